@@ -116,21 +116,30 @@ def with_schema(openai, client, ask):
     wrong = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": {"type": "object", "not": {}}}}
     e = refused(openai.BadRequestError, lambda: client.chat.completions.create(**ask, response_format=wrong))
     check(e and e.body["message"].startswith("Invalid schema for response_format 'place'") and '"not"' in e.body["message"], e)
+    # Too ambiguous, which is known only while the answer is made: the client's mistake all the same.
+    many = {"type": "string", "pattern": "^((.{0,50}){0,50}){0,50}$"}
+    form = {"type": "json_schema", "json_schema": {"name": "many", "schema": many}}
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**ask, response_format=form))
+    e = refused(openai.APIError, lambda: list(client.chat.completions.create(**ask, response_format=form, stream=True)))
+    check(e and "too many things" in str(e) and e.type == "invalid_request_error", e)
 
 
-# A schema makes the model write a call, in the form in which models of the Llama family call tools.
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 10, "maximum": 99}}, "required": ["n"],
           "additionalProperties": False}
-CALL = {"type": "object", "properties": {"name": {"const": "f"}, "parameters": NUMBER}, "required": ["name", "parameters"],
-        "additionalProperties": False}
 
 
 def with_tools(openai, folder):
-    server = Server(SPILLWAY, folder, "--model-name", "records", "--context", "4096", template=TOOL_TEMPLATE)
+    """Calls that are forced, in the styles of Llama, Qwen3-Coder, LFM2 and Mistral."""
+    for sign in ("\"parameters\": dictionary", "<parameter=", "<|tool_call_start|>", "[ARGS]"):
+        with_style(openai, folder, TOOL_TEMPLATE.replace("SIGN", sign))
+
+
+def with_style(openai, folder, template):
+    server = Server(SPILLWAY, folder, "--model-name", "records", "--context", "4096", template=template)
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
     messages = [{"role": "user", "content": "Call f."}]
     ask = dict(model="records", temperature=0, max_tokens=400, tools=[{"type": "function", "function": {"name": "f", "parameters": NUMBER}}],
-               response_format={"type": "json_schema", "json_schema": {"name": "call", "schema": CALL}})
+               tool_choice="required")
     answer = client.chat.completions.create(**ask, messages=messages)
     call = (answer.choices[0].message.tool_calls or [None])[0]
     check(call and call.function.name == "f" and 10 <= json.loads(call.function.arguments)["n"] <= 99, answer)

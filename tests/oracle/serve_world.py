@@ -13,8 +13,8 @@ MODEL = "models/records"
 TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 
 
-# The same with tools, which a model of the Llama family calls: {"name": ..., "parameters": {...}} is its whole answer.
-TOOL_TEMPLATE = TEMPLATE.replace("m.content", "m.content or m.tool_calls") + "{# \"parameters\": dictionary, tools #}"
+# The same with tools. SIGN is what tells the style of calls.
+TOOL_TEMPLATE = TEMPLATE.replace("m.content", "m.content or m.tool_calls") + "{# SIGN, tools #}"
 
 
 def record(n_tokens, seed):
