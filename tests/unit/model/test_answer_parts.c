@@ -2,6 +2,7 @@
  */
 #include "model/text/grammar/run.h"
 #include "model/text/tool_calls.h"
+#include "tests/byte_tokenizer.h"
 #include "tests/check.h"
 
 #include <dirent.h>
@@ -501,31 +502,6 @@ static void test_forced(void)
 
 /* ---- forced calls, token by token ---- */
 
-/* A tokenizer of all bytes, and of special tokens. */
-static struct spw_tokenizer *open_bytes(const char *const *specials, size_t n)
-{
-    enum { MOST = 16384 };
-    static char json[MOST];
-    struct spw_tokenizer *t = NULL;
-    struct spw_error err = {0};
-    char *at = json;
-    at += sprintf(at, "{\"added_tokens\":[");
-    for (size_t i = 0; i < n; i++)
-        at += sprintf(at, "%s{\"id\":%zu,\"content\":\"%s\",\"special\":true}", i ? "," : "",
-                      256 + i, specials[i]);
-    at += sprintf(at, "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                      "\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},"
-                      "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-    for (unsigned c = 0, n_odd = 0; c < 256; c++) { /* the alphabet of byte-level tokenizers */
-        const bool is_odd = c < 33 || (c > 126 && c < 161) || c == 173;
-        at += sprintf(at, "%s\"\\u%04x\":%u", c ? "," : "", is_odd ? 256 + n_odd : c, c);
-        n_odd += is_odd;
-    }
-    at += sprintf(at, "}}}");
-    CHECK_MSG(!spw_tokenizer_parse(&t, json, (size_t)(at - json), "bytes", &err), "%s", err.text);
-    return t;
-}
-
 #define SIMPLE                                                                                     \
     "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":-9,\"maximum\":" \
     "99},\"k\":{\"enum\":[\"a b\",\"c<d\"],\"type\":\"string\"},\"t\":{\"type\":\"string\","       \
@@ -590,9 +566,13 @@ static void test_forced_tokens(void)
                                            "<|message|>"};
     uint64_t seed = check_seed();
     char text[MOST];
-    struct spw_tokenizer *t = open_bytes(specials, sizeof specials / sizeof *specials);
+    static char json[ALL_BYTES_TOKENIZER_BYTES];
+    struct spw_tokenizer *t;
     struct spw_vocabulary *v;
     struct spw_grammar *arguments;
+    const size_t n_json =
+        all_bytes_tokenizer_json(json, specials, sizeof specials / sizeof *specials);
+    CHECK(!spw_tokenizer_parse(&t, json, n_json, "bytes", NULL));
     CHECK(!spw_vocabulary_open(&v, t, spw_tokenizer_vocab_size(t)));
     CHECK(!spw_grammar_open_schema(&arguments, SIMPLE, sizeof SIMPLE - 1, NULL));
     for (size_t i = 0; i <= spw_tool_n_styles; i++) {

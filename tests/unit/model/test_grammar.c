@@ -210,6 +210,16 @@ static void test_nesting(void)
 
 /* ---- tokens ---- */
 
+/* The ids of its tokens are their bytes. */
+static struct spw_tokenizer *open_bytes(void)
+{
+    static char json[ALL_BYTES_TOKENIZER_BYTES];
+    struct spw_tokenizer *t;
+    const size_t n = all_bytes_tokenizer_json(json, NULL, 0);
+    CHECK(!spw_tokenizer_parse(&t, json, n, "bytes", NULL));
+    return t;
+}
+
 /* What may follow is what can be pushed. */
 static void check_allowed(const struct spw_grammar *g, const struct spw_vocabulary *v,
                           uint32_t vocab, const char *text)
@@ -305,12 +315,9 @@ static void test_tokens(void)
     static const char schema[] = OBJECT "{\"ab\":{\"enum\":[12,\"x y\"]}},\"required\":[\"ab\"]}";
     static const char *const texts[] = {
         "", "{", "{\"a", "{\"ab\": ", "{\"ab\":1", "{\"ab\":\"x", "{\"ab\":12}"};
-    static char json[BYTE_TOKENIZER_BYTES];
-    struct spw_tokenizer *t;
+    struct spw_tokenizer *t = open_bytes();
     struct spw_vocabulary *v;
     struct spw_grammar *g;
-    const size_t n = byte_tokenizer_json(json);
-    CHECK(!spw_tokenizer_parse(&t, json, n, "bytes", NULL));
     const uint32_t vocab = spw_tokenizer_vocab_size(t);
     CHECK(!spw_vocabulary_open(&v, t, vocab));
     CHECK(!spw_grammar_open_schema(&g, schema, sizeof schema - 1, NULL));
@@ -490,35 +497,38 @@ static int answer(int argc, char **argv)
     return 0;
 }
 
+/* One of the bytes that may follow, mostly one that ends something, so that the text ends. */
+static int next_byte(const uint64_t *allowed, uint64_t *seed)
+{
+    static const char likely[] = "\"}],:0123456789{[tfn";
+    const bool any = check_random(seed) % 4 == 0;
+    int found = -1;
+    uint32_t n = 0;
+    for (unsigned i = 0; i < sizeof likely - 1 && !any; i++)
+        if (is_allowed(allowed, (unsigned char)likely[i]) && check_random(seed) % ++n == 0)
+            found = likely[i];
+    for (int c = 0; c < 256 && !n; c++)
+        if (is_allowed(allowed, (uint32_t)c) && (found < 0 || check_random(seed) % 8 == 0))
+            found = c;
+    return found;
+}
+
 /* Ends as soon as it may, from some length on. */
-static void write_one(const struct spw_grammar *g, uint64_t *seed)
+static void write_one(const struct spw_grammar *g, const struct spw_vocabulary *v, uint64_t *seed)
 {
     enum { MOST = 4000 };
     struct spw_grammar_run *r;
-    char text[MOST + 1];
+    const uint64_t *allowed;
+    char text[MOST];
     size_t n = 0;
+    int c = 0;
     const size_t wanted = check_range(seed, 0, 60);
-    if (spw_grammar_run_open(&r, g, NULL, false))
+    if (spw_grammar_run_open(&r, g, v, false))
         return;
-    while (n < MOST && !(spw_grammar_run_may_end(r) && n >= wanted)) {
-        /* a byte that goes on: mostly what ends something, so that the text ends */
-        static const char likely[] = "\"}],:0123456789{[tfn";
-        struct spw_grammar_run *next;
-        bool found = false;
-        for (int tries = 0; tries < 4000 && !found; tries++) {
-            const bool any = check_random(seed) % 4 == 0;
-            const char c = any ? (char)check_range(seed, 10, 255)
-                               : likely[check_random(seed) % (sizeof likely - 1)];
-            text[n] = c;
-            if (spw_grammar_run_open(&next, g, NULL, false))
-                break;
-            found = !spw_grammar_run_push(next, text, n + 1);
-            spw_grammar_run_close(next);
-        }
-        if (!found || spw_grammar_run_push(r, text + n, 1))
-            break;
-        n++;
-    }
+    while (n < MOST && !(spw_grammar_run_may_end(r) && n >= wanted) &&
+           !spw_grammar_run_allowed(r, &allowed) && (c = next_byte(allowed, seed)) >= 0 &&
+           !spw_grammar_run_token(r, c))
+        text[n++] = (char)c;
     if (spw_grammar_run_may_end(r))
         printf("%.*s%c", (int)n, text, 0);
     spw_grammar_run_close(r);
@@ -527,16 +537,21 @@ static void write_one(const struct spw_grammar *g, uint64_t *seed)
 static int write_texts(char **argv)
 {
     struct spw_grammar *g;
+    struct spw_vocabulary *v;
+    struct spw_tokenizer *t = open_bytes();
     struct spw_error err = {0};
     uint64_t seed = strtoull(argv[3], NULL, 10);
     if (spw_grammar_open_schema(&g, argv[4], strlen(argv[4]), &err)) {
         printf("%s\n", err.text);
         return 2;
     }
+    CHECK(!spw_vocabulary_open(&v, t, 256));
     for (int i = atoi(argv[2]); i-- > 0;)
-        write_one(g, &seed);
+        write_one(g, v, &seed);
+    spw_vocabulary_close(v);
+    spw_tokenizer_close(t);
     spw_grammar_close(g);
-    return 0;
+    return check_done();
 }
 
 /* ---- what a mask costs ---- */
