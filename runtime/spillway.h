@@ -487,8 +487,8 @@ int spw_batch_publish(struct spw_batch *b, uint64_t id);
  * for (spw_batch_give_up), or close the batch (-EIO). */
 int spw_batch_step(struct spw_batch *b, struct spw_error *err);
 /* After a step that has failed with `rc` and `why`: ends the requests for which n_tries steps have
- * failed, one after the other; their END has `why`. The others go on. Returns how many have ended.
- * A server does this instead of closing the batch. */
+ * failed since their latest token; their END has `why`. The others go on. Returns how many have
+ * ended. A server does this instead of closing the batch. */
 uint32_t spw_batch_give_up(struct spw_batch *b, uint32_t n_tries, int rc,
                            const struct spw_error *why);
 /* No request runs, and none waits: a step would do nothing. */

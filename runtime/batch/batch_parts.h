@@ -69,7 +69,8 @@ struct spw_batch_entry {
     struct spw_batch_drafts drafts;
     bool knows_reuse;    /* the result has n_reused */
     bool is_read;        /* its prompt is in the next pass of prompts */
-    uint32_t n_failures; /* steps for it that have failed, one after the other */
+    uint32_t n_failures; /* steps for it that have failed since its latest token: a prompt that
+                            fails late begins anew, and passes well up to there */
     int score_rc;        /* why a log-probability of its step is missing; 0 */
     /* Events that nobody has read yet: */
     uint32_t n_new;       /* tokens that were generated, the last ones of the answer */

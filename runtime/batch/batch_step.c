@@ -72,6 +72,7 @@ static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
         x->is_kept = false;
     }
     x->n_new += logits != NULL;
+    x->n_failures = 0;
     spw_batch_note_events(b, x);
     return spw_answer_push(&x->answer, token, logits);
 }
@@ -298,12 +299,11 @@ static void publish_some(struct spw_batch *b, uint32_t n)
     b->published_at = now;
 }
 
-/* How often steps for these requests have failed. */
 static void count_failures(struct spw_batch *b, uint32_t n, int rc)
 {
     const bool fails = rc && rc != -EAGAIN && rc != -ECANCELED && rc != -ESTALE;
     for (uint32_t i = 0; i < n; i++)
-        b->stepping[i]->n_failures = fails ? b->stepping[i]->n_failures + 1 : 0;
+        b->stepping[i]->n_failures += fails;
 }
 
 static uint64_t count_chunks(const struct spw_batch *b)

@@ -212,29 +212,12 @@ static void check_turns(const struct tiny_model *m)
 
 /* ---- numbers that are not finite ---- */
 
-/* Makes the first number of a tensor NaN. */
-static void spoil_tensor(const struct subject *s, const char *name)
-{
-    char path[600], *header, *at;
-    uint64_t n = 0, offset = 0;
-    static const uint32_t nan[] = {0x7fc07fc0};
-    snprintf(path, sizeof path, "%.500s/model.safetensors", s->folder);
-    FILE *f = fopen(path, "r+b");
-    CHECK(f && fread(&n, 8, 1, f) == 1);
-    header = calloc(n + 1, 1);
-    CHECK(fread(header, 1, n, f) == n && (at = strstr(header, name)));
-    CHECK(sscanf(strstr(at, "data_offsets"), "data_offsets\":[%lu", &offset) == 1);
-    CHECK(!fseek(f, (long)(8 + n + offset), SEEK_SET) &&
-          fwrite(nan, s->model->stored == TINY_BF16 ? 2 : 4, 1, f) == 1 && !fclose(f));
-    free(header);
-}
-
 static void check_not_finite(const struct tiny_model *m)
 {
     static struct subject s;
     struct spw_error err = {0};
     subject_open(&s, m, "checkpoints_nan", 100, &(struct spw_options){0});
-    spoil_tensor(&s, "linear_attn.dt_bias");
+    tiny_model_spoil(s.folder, s.model, "linear_attn.dt_bias", 0);
     struct spw_engine *e = run_open(s.dir, &s.o);
     struct spw_session *session = run_session(e);
     for (size_t n = 50; n <= 51; n++) {

@@ -1,5 +1,6 @@
 /* A batch whose prompts pass in parts, and which keeps the sessions of requests that have ended:
- * what requests wait for, in steps, and what they find. test_engine's walks have the bits. */
+ * what requests wait for, in steps, what they find, and which of them end when a step fails.
+ * test_engine's walks have the bits. */
 #include "runtime/batch/batch_parts.h"
 #include "tests/engine/engine_run.h"
 
@@ -12,9 +13,9 @@ struct room {
     int32_t ids[4][CONTEXT];
 };
 
-/* full_sessions: so many contexts have room. */
-static void room_open(struct room *x, const struct tiny_model *like, uint32_t sessions,
-                      uint32_t full_sessions)
+/* full_sessions: so many contexts have room. spoiled: a token whose embedding is NaN; -1: none. */
+static void room_open_spoiled(struct room *x, const struct tiny_model *like, uint32_t sessions,
+                              uint32_t full_sessions, int32_t spoiled)
 {
     struct tiny_model m = *like;
     struct spw_error err = {0};
@@ -29,6 +30,8 @@ static void room_open(struct room *x, const struct tiny_model *like, uint32_t se
                                   .prefill_chunk = 64};
     *x = (struct room){0};
     run_folder(x->dir, &m, "kept");
+    if (spoiled >= 0)
+        tiny_model_spoil(x->dir, &m, "embed_tokens.weight", (uint64_t)spoiled * m.hidden);
     x->e = run_open(x->dir, &o);
     for (uint64_t k = 0; k < 4; k++)
         run_ids(x->ids[k], CONTEXT, m.vocab, 10 + k);
@@ -36,6 +39,12 @@ static void room_open(struct room *x, const struct tiny_model *like, uint32_t se
     spw_batch_set_prompt_chunks(x->b, 1);
     spw_batch_set_pass_tokens(x->b, 256);
     spw_batch_keep_ended(x->b);
+}
+
+static void room_open(struct room *x, const struct tiny_model *m, uint32_t sessions,
+                      uint32_t full_sessions)
+{
+    room_open_spoiled(x, m, sessions, full_sessions, -1);
 }
 
 static void room_close(struct room *x)
@@ -197,6 +206,50 @@ static void check_fork(uint32_t full_sessions)
     room_close(&x);
 }
 
+/* Steps, gives up what has failed `tries` times, and goes on, until the request has ended. Returns
+ * how many steps have failed. */
+static uint32_t bear(struct room *x, uint64_t id, uint32_t tries)
+{
+    uint32_t n_failed = 0;
+    for (uint32_t n = 0; result(x, id)->finish == SPW_FINISH_NONE && n < 10000; n++) {
+        struct spw_error err = {0};
+        const int rc = spw_batch_step(x->b, &err);
+        if (rc >= 0)
+            continue;
+        CHECK_MSG(rc == -EDOM && *err.text, "%d: %s", rc, err.text);
+        n_failed++;
+        CHECK(spw_batch_give_up(x->b, tries, rc, &err) == (n_failed == tries));
+    }
+    return n_failed;
+}
+
+/* A prompt whose layers' numbers are not finite fails, and nobody else: a state cannot hold them.
+ */
+static void check_give_up(const struct tiny_model *m)
+{
+    struct room x;
+    struct spw_event event;
+    bool said = false;
+    room_open_spoiled(&x, m, 3, 3, 7);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < CONTEXT; i++)
+            x.ids[k][i] += x.ids[k][i] == 7;
+    x.ids[1][300] = 7;
+    const uint64_t alone = submit(&x, 0, SHORT, 200);
+    CHECK(bear(&x, alone, 1) == 0);
+    const uint64_t answer = submit(&x, 0, SHORT, 200);
+    until_token(&x, answer);
+    const uint64_t bad = submit(&x, 1, 500, 2);
+    CHECK(bear(&x, bad, 3) == 3);
+    while (spw_batch_event(x.b, &event))
+        said |= event.request == bad && event.kind == SPW_EVENT_END && event.rc == -EDOM &&
+                event.text_bytes;
+    CHECK(said && result(&x, bad)->finish == SPW_FINISH_FAILED);
+    CHECK(result(&x, answer)->finish == SPW_FINISH_NONE && bear(&x, answer, 1) == 0);
+    CHECK(result(&x, answer)->logits_hash == result(&x, alone)->logits_hash);
+    room_close(&x);
+}
+
 int main(void)
 {
     if (!run_is_there())
@@ -206,6 +259,7 @@ int main(void)
     check_retry(&tiny_narrow);
     for (size_t i = 0; i < sizeof tiny_models / sizeof *tiny_models; i++)
         check_retry(&tiny_models[i]);
+    check_give_up(&tiny_models[TINY_STATES]);
     check_order();
     check_fork(4);
     check_fork(1);

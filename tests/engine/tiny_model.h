@@ -471,6 +471,26 @@ static const struct tiny_model tiny_narrow = {.family = "llama",
                                               .vocab = 96,
                                               .more = ""};
 
+/* Makes number `at` of a tensor NaN. `folder` has safetensors. */
+static inline void tiny_model_spoil(const char *folder, const struct tiny_model *m,
+                                    const char *name, uint64_t at)
+{
+    char path[600], *header;
+    uint64_t n = 0, offset = 0;
+    static const uint32_t nan[] = {0x7fc07fc0};
+    const uint64_t bytes = m->stored == TINY_BF16 ? 2 : 4;
+    snprintf(path, sizeof path, "%.500s/model.safetensors", folder);
+    FILE *f = fopen(path, "r+b");
+    CHECK(f && fread(&n, 8, 1, f) == 1);
+    header = calloc(n + 1, 1);
+    CHECK(fread(header, 1, n, f) == n && strstr(header, name));
+    CHECK(sscanf(strstr(strstr(header, name), "data_offsets"), "data_offsets\":[%lu", &offset) ==
+          1);
+    CHECK(!fseek(f, (long)(8 + n + offset + at * bytes), SEEK_SET) &&
+          fwrite(nan, bytes, 1, f) == 1 && !fclose(f));
+    free(header);
+}
+
 /* One of each thing that changes how a cache behaves; the last ones have layers with a state. */
 static const struct tiny_model tiny_models[] = {
     {.family = "llama",
