@@ -223,8 +223,9 @@ static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldes
     return best;
 }
 
-/* Which prompts are in the next pass: those of a step that was set aside; else by turns short ones,
- * up to half of a pass, and the oldest ones. */
+/* Which prompts are in the next pass: those of a step that was set aside; else one whose step has
+ * failed, alone, as it may be the fault of another one; else by turns short ones, up to half of a
+ * pass, and the oldest ones. */
 static void choose_prompts(struct spw_batch *b)
 {
     bool any = false;
@@ -232,6 +233,8 @@ static void choose_prompts(struct spw_batch *b)
     struct spw_batch_entry *x = NULL;
     while ((x = spw_batch_next(b, x)))
         any |= x->is_read = x->session && x->session->is_aside;
+    for (x = NULL; !any && (x = spw_batch_next(b, x));)
+        any = x->is_read = has_prompt(x) && x->n_failures;
     if (any)
         return;
     b->reads_short = false;

@@ -231,7 +231,7 @@ static void check_give_up(const struct tiny_model *m)
     struct spw_event event;
     bool said = false;
     room_open_spoiled(&x, m, 3, 3, 7);
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 3; k++)
         for (int i = 0; i < CONTEXT; i++)
             x.ids[k][i] += x.ids[k][i] == 7;
     x.ids[1][300] = 7;
@@ -239,13 +239,14 @@ static void check_give_up(const struct tiny_model *m)
     CHECK(bear(&x, alone, 1) == 0);
     const uint64_t answer = submit(&x, 0, SHORT, 200);
     until_token(&x, answer);
-    const uint64_t bad = submit(&x, 1, 500, 2);
+    const uint64_t bad = submit(&x, 1, 500, 2), good = submit(&x, 2, 500, 2);
     CHECK(bear(&x, bad, 3) == 3);
     while (spw_batch_event(x.b, &event))
         said |= event.request == bad && event.kind == SPW_EVENT_END && event.rc == -EDOM &&
                 event.text_bytes;
     CHECK(said && result(&x, bad)->finish == SPW_FINISH_FAILED);
     CHECK(result(&x, answer)->finish == SPW_FINISH_NONE && bear(&x, answer, 1) == 0);
+    CHECK(bear(&x, good, 1) == 0 && result(&x, good)->finish == SPW_FINISH_LENGTH);
     CHECK(result(&x, answer)->logits_hash == result(&x, alone)->logits_hash);
     room_close(&x);
 }
