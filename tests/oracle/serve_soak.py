@@ -210,6 +210,7 @@ def main():
         check(server.status("Threads") <= threads + 2, f"{server.status('Threads')} threads, before {threads}")
         check(server.files() <= files + 4, f"{server.files()} files, before {files}")
         check(server.status("VmRSS") < resident * 1.3 + 30000, f"{server.status('VmRSS')} KiB, before {resident}")
+        print(f"resident: {resident} KiB after a third of the time, {server.status('VmRSS')} at the end", file=sys.stderr)
         # A stream that runs when the server ends has an end, too.
         c, answer = post(server.port, "/v1/completions", {"prompt": record(500, 1), "max_tokens": 3000, "stream": True,
                                                           "ignore_eos": True})
