@@ -4,7 +4,9 @@
 #include "runtime/batch/batch_parts.h"
 #include "tests/engine/engine_run.h"
 
-enum { CONTEXT = 1600, LONG = 1500, SHORT = 40, VOCAB = 128 };
+enum { CONTEXT = 1600, LONG = 1500, SHORT = 40, SPOILED = 7 };
+
+static struct spw_logit_bias never[] = {{SPOILED, -100}}; /* no answer has it */
 
 struct room {
     char dir[128];
@@ -58,8 +60,12 @@ static uint64_t submit(struct room *x, uint32_t k, size_t n_prompt, size_t max_n
 {
     struct spw_error err = {0};
     uint64_t id = 0;
-    const struct spw_request q = {
-        .prompt = x->ids[k], .n_prompt = n_prompt, .max_new_tokens = max_new, .ignore_eos = true};
+    const struct spw_request q = {.prompt = x->ids[k],
+                                  .n_prompt = n_prompt,
+                                  .max_new_tokens = max_new,
+                                  .sampling.logit_bias = never,
+                                  .sampling.n_logit_bias = 1,
+                                  .ignore_eos = true};
     CHECK_MSG(!spw_batch_submit(x->b, &q, &id, &err), "%s", err.text);
     return id;
 }
@@ -230,11 +236,11 @@ static void check_give_up(const struct tiny_model *m)
     struct room x;
     struct spw_event event;
     bool said = false;
-    room_open_spoiled(&x, m, 3, 3, 7);
+    room_open_spoiled(&x, m, 3, 3, SPOILED);
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < CONTEXT; i++)
-            x.ids[k][i] += x.ids[k][i] == 7;
-    x.ids[1][300] = 7;
+            x.ids[k][i] += x.ids[k][i] == SPOILED;
+    x.ids[1][300] = SPOILED;
     const uint64_t alone = submit(&x, 0, SHORT, 200);
     CHECK(bear(&x, alone, 1) == 0);
     const uint64_t answer = submit(&x, 0, SHORT, 200);
