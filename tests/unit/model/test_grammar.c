@@ -335,6 +335,9 @@ struct tokens {   /* their bytes, without special ones */
     char **bytes; /* owned, as each of them; NULL: none */
     size_t *n;    /* owned */
     uint32_t vocab;
+    uint32_t *by_first; /* owned: ids in the order of their first bytes; byte c: [first[c],
+                           first[c + 1]) */
+    uint32_t first[257];
     struct spw_vocabulary *v; /* owned */
 };
 
@@ -366,6 +369,13 @@ static bool read_tokens(struct tokens *out, const char *path)
     for (uint32_t id = 0; id < out->vocab; id++)
         if (spw_tokenizer_token(t, (int32_t)id) && !spw_tokenizer_is_special(t, (int32_t)id))
             CHECK(!spw_tokenizer_token_bytes(t, (int32_t)id, &out->bytes[id], &out->n[id]));
+    out->by_first = spw_alloc_zero(out->vocab, sizeof *out->by_first);
+    for (unsigned c = 0; c < 256; c++) {
+        out->first[c + 1] = out->first[c];
+        for (uint32_t id = 0; id < out->vocab; id++)
+            if (out->n[id] && (unsigned char)out->bytes[id][0] == c)
+                out->by_first[out->first[c + 1]++] = id;
+    }
     CHECK(!spw_vocabulary_open(&out->v, t, out->vocab));
     spw_tokenizer_close(t);
     return true;
@@ -377,6 +387,7 @@ static void free_tokens(struct tokens *t)
         spw_free(t->bytes[id]);
     spw_free(t->bytes);
     spw_free(t->n);
+    spw_free(t->by_first);
     spw_vocabulary_close(t->v);
 }
 
@@ -413,8 +424,10 @@ static void check_masks(const struct spw_grammar *g, const struct tokens *t, con
             CHECK_MSG(false, "no mask after %.*s", (int)at, text);
             break;
         }
-        for (uint32_t id = 0; id < t->vocab; id++) {
-            if (!t->n[id] || t->n[id] > bytes - at || memcmp(t->bytes[id], text + at, t->n[id]))
+        const unsigned char first = (unsigned char)text[at];
+        for (uint32_t i = t->first[first]; i < t->first[first + 1]; i++) {
+            const uint32_t id = t->by_first[i];
+            if (t->n[id] > bytes - at || memcmp(t->bytes[id], text + at, t->n[id]))
                 continue;
             CHECK_MSG(is_allowed(allowed, id), "after %.*s: token %u, %.*s", (int)at, text, id,
                       (int)t->n[id], t->bytes[id]);
@@ -440,7 +453,7 @@ static void check_masks(const struct spw_grammar *g, const struct tokens *t, con
 static void test_masks(void)
 {
     const char *data = getenv("SPW_DATA");
-    struct tokens t;
+    struct tokens t = {0};
     char path[4096];
     uint64_t seed = check_seed();
     snprintf(path, sizeof path, "%s/tokenizers/qwen2.5/tokenizer.json",
@@ -462,7 +475,7 @@ static void test_masks(void)
 /* Lines of stdin are lists: a schema, and texts that it accepts. */
 static int masks_of_lines(char **argv)
 {
-    struct tokens t;
+    struct tokens t = {0};
     uint64_t seed = strtoull(argv[3], NULL, 10);
     char *line = NULL;
     size_t capacity = 0;
