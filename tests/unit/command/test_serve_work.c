@@ -448,6 +448,33 @@ static void check_allocations(void)
     CHECK_MSG(n > 20, "%lld allocations", (long long)n);
 }
 
+/* The same while the engine opens: the server starts, or ends with a line; nobody waits for ever.
+ */
+static void check_opening(void)
+{
+    enum { STRIDE = 11 };
+    const uint64_t right = hash_alone(0, 100, 2);
+    const int64_t outstanding = spw_alloc_outstanding();
+    uint32_t n_failed = 0;
+    bool met = true;
+    for (int64_t n = 0; met; n += STRIDE) {
+        open_work(0);
+        struct serve_exchange *x = ask(0, 100, 2, 1);
+        CHECK(!serve_work_submit(work, x));
+        spw_alloc_fail_nth(n);
+        CHECK(!pthread_create(&thread, NULL, run, NULL));
+        check_answer(x, right, n);
+        serve_work_stop(work);
+        const int code = end_work();
+        met = run_alloc_failed();
+        CHECK(!code || met);
+        n_failed += code != 0;
+        CHECK_MSG(spw_alloc_outstanding() == outstanding, "allocation %lld: blocks lost",
+                  (long long)n);
+    }
+    CHECK_MSG(n_failed >= 5, "%u servers did not open", n_failed);
+}
+
 /* A device that fails for good: those that run, and the next ones, hear why, and the server ends.
  */
 static void check_device(void)
@@ -540,6 +567,7 @@ int main(void)
     check_leaving(false);
     check_leaving(true);
     check_allocations();
+    check_opening();
     check_device();
     CHECK(!n_wrong);
     cli_model_close(&model);

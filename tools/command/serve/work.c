@@ -138,6 +138,7 @@ static int open_engine(struct serve_work *w)
     pthread_mutex_unlock(&w->mutex);
     const int fd = dup(spw_batch_wake_fd(w->e.batch));
     atomic_store(&w->wake_fd, fd);
+    serve_work_wake(w); /* for exchanges that came before */
     return fd < 0 ? cli_fail(CLI_FAILED, "a batch's eventfd: %s", strerror(errno)) : 0;
 }
 
