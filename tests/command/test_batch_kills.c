@@ -13,7 +13,7 @@ static size_t check(const char *output)
 }
 
 static struct job job = {.before = "batch m --input in.jsonl --output",
-                         .after = RUN " --sessions 4",
+                         .after = RUN " --sessions 4 --drafts text",
                          .n_items = ITEMS,
                          .check = check};
 

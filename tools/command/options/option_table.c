@@ -180,11 +180,6 @@ const struct cli_row cli_rows[] = {
      "the largest number of tokens of an answer whose request names no number (4096, or what fits "
      "into the context)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
-    {"drafts", CLI_CHOICE, ANSWERS, "Generation", "HOW",
-     "compute tokens that may follow an answer together with its next token, and keep those that "
-     "would have been picked: the answer is the same. text: what followed the same tokens before. "
-     "auto: the same, as far as it saves time (off)",
-     FIELD(drafts), .choices = draft_kinds},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
      "end the answer before this text; may be given many times", FIELD(stop)},
     {"json-schema", CLI_TEXT, CLI_GENERATE, "Generation", "FILE",
@@ -315,6 +310,11 @@ const struct cli_row cli_rows[] = {
      "takes int8 activations in groups of 128 (auto: bf16 for a model with bf16 or quantized "
      "weights, else f32)",
      FIELD(compute), .choices = compute_types},
+    {"drafts", CLI_CHOICE, ANSWERS, "Machine", "HOW",
+     "compute tokens that may follow an answer together with its next token, and keep those that "
+     "would have been picked: the answer is the same. text: what followed the same tokens before. "
+     "auto: the same, as far as it saves time (off)",
+     FIELD(drafts), .choices = draft_kinds},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_PROBE | CLI_CHECK_KV,
      "Machine", "HOW",
      "how files are read and written: auto takes io_uring if the system allows it, else threads "
