@@ -149,6 +149,11 @@ struct spw_options {
      * window have passed since then stay on the device, if they take at most an eighth of it. */
     bool rolls_back;
     enum spw_drafts drafts; /* of the answers of a batch: the plan reserves host memory for them */
+    /* With SPW_DRAFTS_AUTO: the folder or file of a smaller model with the same vocabulary, which
+     * proposes drafts where the text does not. It gets at most a quarter of the budgets. NULL:
+     * none.
+     */
+    const char *draft_model;
 
     /* ---- sizes that the plan chooses where they are 0 ---- */
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together */
@@ -234,9 +239,10 @@ enum spw_moved {
 struct spw_stats { /* since the engine opened */
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
-    uint64_t moved_bytes[SPW_MOVED_COUNT]; /* counted where bytes are copied */
-    double unhidden_wait_seconds;          /* computation waited for a transfer */
-    uint64_t card_bytes;                   /* CUDA: what the driver took from the card */
+    uint64_t moved_bytes[SPW_MOVED_COUNT];       /* counted where bytes are copied */
+    uint64_t draft_moved_bytes[SPW_MOVED_COUNT]; /* the same, by the draft model */
+    double unhidden_wait_seconds;                /* computation waited for a transfer */
+    uint64_t card_bytes;                         /* CUDA: what the driver took from the card */
     uint64_t n_fallbacks, n_lost_tiles;
     /* Now: tokens that open sessions have room for, shared ones once, without sessions that a batch
      * keeps of requests that have ended; and that there is room for. */
@@ -556,6 +562,7 @@ struct spw_batch_times {
     uint64_t n_decode_steps;
     uint64_t n_prompt_tokens;       /* that have passed all layers */
     uint64_t n_drafted, n_accepted; /* tokens that were drafted; of these, those that were picked */
+    double draft_seconds;           /* of decode_seconds: in which the draft model ran */
     uint64_t n_asides;              /* steps of prompts that were set aside */
     uint64_t n_chunks;              /* of steps with a prompt: a chunk in one layer counts 1 */
 };

@@ -136,6 +136,7 @@ static void free_entry(struct spw_batch_entry *x)
         spw_session_close(x->session);
     spw_answer_close(&x->answer);
     spw_draft_text_close(&x->drafts.text);
+    spw_batch_end_drafts(x);
     spw_free(x->kept_logits);
     spw_free(x);
 }
@@ -443,6 +444,7 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
     if (x->has_started && b->running[x->place] == x)
         b->running[x->place] = NULL;
     x->answer.result.finish = finish;
+    spw_batch_end_drafts(x);
     if (flush && spw_answer_end(&x->answer)) {
         x->answer.result.finish = SPW_FINISH_FAILED;
         x->rc = spw_fail(&x->why, -ENOMEM, "no memory for the last text");

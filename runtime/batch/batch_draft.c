@@ -47,6 +47,13 @@ void spw_batch_choose_drafts(struct spw_batch *b)
     const struct spw_engine *e = b->engine;
     b->propose = e->dry ? propose_known : e->options.drafts ? propose_text : NULL;
     b->drafts_all = e->dry || e->options.drafts == SPW_DRAFTS_TEXT;
+    b->has_drafter = e->drafter;
+}
+
+void spw_batch_end_drafts(struct spw_batch_entry *x)
+{
+    spw_session_close(x->drafts.session);
+    x->drafts.session = NULL;
 }
 
 int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x)
@@ -62,7 +69,7 @@ int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x)
                : 0;
 }
 
-/* ---- a step ---- */
+/* ---- how many there may be ---- */
 
 /* Whether the step computes nothing of x but its next token, and what it computes after that can be
  * taken back. */
@@ -87,25 +94,90 @@ static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_en
     return may_draft(b, x) ? n : 0;
 }
 
+/* ---- the draft model ---- */
+
+static int32_t best_token(const float *logits, uint32_t vocab)
+{
+    int32_t best = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        best = logits[i] > logits[best] ? (int32_t)i : best;
+    return best;
+}
+
+/* The model's most likely token after n tokens; -1: it has none. An interrupt of its step is one of
+ * the step that follows. */
+static int32_t ask_model(struct spw_batch *b, struct spw_batch_entry *x, uint64_t n)
+{
+    enum { FEW = 32 }; /* of which the time is that of one token */
+    struct spw_engine *e = b->engine->drafter;
+    struct spw_session **s = &x->drafts.session;
+    const double start = spw_now_seconds();
+    int rc = *s ? 0 : spw_session_open_for(s, e, spw_batch_most_tokens(&x->answer.request), NULL);
+    const bool is_short = !rc && spw_session_cached(*s) + FEW >= n;
+    const struct spw_span span = {*s, x->answer.tokens, n, 1};
+    if (!rc)
+        rc = spw_sync(e, &span, 1, NULL, NULL, NULL);
+    if (rc == -ECANCELED && b->engine->options.interrupt)
+        spw_interrupt_raise(b->engine->options.interrupt);
+    b->has_drafter &= !rc || rc == -ECANCELED;
+    if (rc)
+        return -1;
+    if (is_short)
+        spw_draft_costs_note_model(&b->costs, spw_now_seconds() - start);
+    const uint32_t vocab = spw_engine_config(b->engine)->vocab;
+    return best_token(spw_session_logits(*s), spw_min_u32(vocab, spw_engine_config(e)->vocab));
+}
+
+static uint32_t propose_by_model(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out,
+                                 uint32_t most)
+{
+    uint32_t n = 0;
+    for (int32_t id; n < most && (id = ask_model(b, x, x->answer.n_tokens + n)) >= 0;)
+        out[n++] = id;
+    return n;
+}
+
+/* ---- a step ---- */
+
+/* Fills `out` with at most `most` drafts, and returns how many. A long match of the text is better
+ * than what a model proposes. */
+static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                      struct spw_draft_step *step)
+{
+    enum { LONG_MATCH = 8 };
+    struct spw_batch_drafts *d = &x->drafts;
+    const double start = spw_now_seconds();
+    const double odds = spw_draft_odds_of(&d->odds, SPW_DRAFT_BY_MODEL);
+    uint32_t n = b->propose(x, out, most, &d->match), by_model = 0;
+    d->next = n ? out[0] : -1;
+    if (b->drafts_all)
+        return n;
+    if (b->has_drafter && d->match < LONG_MATCH)
+        by_model = spw_draft_length(&b->costs, step, odds, b->costs.model_seconds, most);
+    if (!by_model)
+        return spw_draft_length(&b->costs, step, spw_draft_odds_of(&d->odds, d->match), 0, n);
+    d->match = SPW_DRAFT_BY_MODEL;
+    d->next = -1;
+    n = propose_by_model(b, x, out, by_model);
+    step->seconds += spw_now_seconds() - start;
+    return n;
+}
+
 /* Adds drafts to a span. *n_rows: rows of logits that are free. */
 static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct spw_span *span,
                        struct spw_draft_step *step, uint32_t *n_rows)
 {
     struct spw_batch_drafts *d = &x->drafts;
     int32_t *out = x->answer.tokens + x->answer.n_tokens;
-    const uint32_t n = b->propose(x, out, most_drafts(b, x, *n_rows), &d->match);
-    const double p = spw_draft_odds_of(&d->odds, d->match);
-    d->n = b->drafts_all ? n : spw_draft_length(&b->costs, step, p, n);
+    d->n = draft(b, x, out, most_drafts(b, x, *n_rows), step);
     d->row = 0;
-    span->session->n_drafts = 0;
-    d->next = n ? out[0] : -1;
     d->first_row = b->engine->plan.draft_rows - *n_rows;
+    span->session->n_drafts = d->n;
+    span->session->first_draft_row = d->first_row;
     if (!d->n)
         return;
     span->n_tokens += d->n;
     span->n_logits += d->n;
-    span->session->n_drafts = d->n;
-    span->session->first_draft_row = d->first_row;
     *n_rows -= d->n + 1;
     step->n_drafts += d->n;
 }
@@ -113,10 +185,12 @@ static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct sp
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
 {
     uint32_t n_rows = b->engine->plan.draft_rows;
-    struct spw_draft_step step = {.n_sessions = n, .n_tokens = n};
+    struct spw_draft_step step = {.n_sessions = n, .n_tokens = n - 1};
     for (uint32_t i = 0; i < n && b->propose; i++)
         if (b->spans[i].n_logits)
             add_drafts(b, b->stepping[i], &b->spans[i], &step, &n_rows);
+    b->times.decode_seconds += step.seconds;
+    b->times.draft_seconds += step.seconds;
 }
 
 const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_entry *x)

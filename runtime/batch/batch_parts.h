@@ -45,7 +45,8 @@ void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, u
 
 /* Drafts of a request: batch_draft.c. */
 struct spw_batch_drafts {
-    struct spw_draft_text text; /* owned, if the batch drafts from the text */
+    struct spw_draft_text text;  /* owned, if the batch drafts from the text */
+    struct spw_session *session; /* owned: of the draft model; NULL: not yet, or never */
     struct spw_draft_odds odds;
     uint32_t n;         /* drafts of the step, in answer.tokens behind its n_tokens */
     uint32_t row;       /* the row of logits that is decided: after so many drafts */
@@ -133,7 +134,8 @@ struct spw_batch {
     /* Proposes at most `most` tokens that may follow the answer of x, and returns how many. *match:
      * see draft_length.h. NULL: no drafts. */
     uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
-    bool drafts_all; /* no measurement shortens a draft */
+    bool drafts_all;  /* no measurement shortens a draft */
+    bool has_drafter; /* the engine's draft model works */
     struct spw_draft_costs costs;
 };
 
@@ -223,6 +225,8 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
 void spw_batch_choose_drafts(struct spw_batch *b);
 /* Memory for the drafts of a request; -ENOMEM. */
 int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x);
+/* No more drafts are needed: gives up the session of the draft model. */
+void spw_batch_end_drafts(struct spw_batch_entry *x);
 /* Adds drafts to the first n spans of the batch, of a step without prompts. */
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n);
 /* The row of logits [vocab] that x is decided by. NULL: nothing is computed. */

@@ -162,9 +162,12 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
     }
     if (o->weight_checksums)
         e->options.weight_checksums = e->own.weight_checksums = spw_strdup(o->weight_checksums);
+    if (o->draft_model)
+        e->options.draft_model = e->own.draft_model = spw_strdup(o->draft_model);
     bool kept = (!o->disk_dir || e->own.disk_dir) &&
                 (!o->prefix_cache_dir || e->own.prefix_cache_dir) &&
-                (!o->weight_checksums || e->own.weight_checksums);
+                (!o->weight_checksums || e->own.weight_checksums) &&
+                (!o->draft_model || e->own.draft_model);
     e->options.own_backend = NULL;
     e->options.expert_counts = NULL; /* the engine's own array has them */
     return kept ? 0 : -ENOMEM;
@@ -313,6 +316,8 @@ int spw_engine_open_with(struct spw_engine **out, const struct spw_persist_hooks
     if (!rc)
         rc = spw_engine_take_memory(e, err);
     if (!rc)
+        rc = spw_engine_open_drafter(e, err);
+    if (!rc)
         spw_engine_watch_limit(e);
     if (rc) {
         spw_engine_close(e);
@@ -326,6 +331,7 @@ void spw_engine_close(struct spw_engine *e)
 {
     if (!e)
         return;
+    spw_engine_close(e->drafter);
     spw_engine_give_memory(e);
     if (e->own.weight_checksums && e->reads.sums.sums) /* without them the next run takes its own */
         spw_block_sums_write(&e->reads.sums, e->own.weight_checksums, NULL);
@@ -351,6 +357,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->own.disk_dir);
     spw_free(e->own.prefix_cache_dir);
     spw_free(e->own.weight_checksums);
+    spw_free(e->own.draft_model);
     spw_free(e);
 }
 
@@ -402,6 +409,19 @@ double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
     return layer < SPW_RANGES ? waited(e, layer) : 0;
 }
 
+/* What it has of the budgets. It moves bytes for drafts, which belong to no answer. */
+static void add_drafter(struct spw_engine *drafter, struct spw_stats *out)
+{
+    struct spw_stats its;
+    spw_engine_stats(drafter, &its);
+    out->device_budget_bytes += drafter->plan.info.device.total;
+    out->host_budget_bytes += drafter->plan.info.host.total;
+    out->device_peak_bytes += its.device_peak_bytes;
+    out->host_peak_bytes += its.host_peak_bytes;
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        out->draft_moved_bytes[i] = its.moved_bytes[i];
+}
+
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
 {
     struct spw_device_usage u;
@@ -431,6 +451,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .kv_tokens = spw_engine_open_tiles(e, true) * SPW_TILE_TOKENS,
         .most_kv_tokens = spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
     };
+    if (e->drafter)
+        add_drafter(e->drafter, out);
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
 }

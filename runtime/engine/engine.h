@@ -37,7 +37,7 @@ void spw_model_close(struct spw_model *m);
 
 /* engine.c: copies of what the caller's options point to. */
 struct spw_own_options {
-    char *disk_dir, *prefix_cache_dir, *weight_checksums; /* owned; NULL: not given */
+    char *disk_dir, *prefix_cache_dir, *weight_checksums, *draft_model; /* owned; NULL: not given */
     struct spw_machine machine;
     struct spw_drive drive;
 };
@@ -235,6 +235,9 @@ struct spw_engine {
     struct spw_plan_input in; /* of `plan` */
     struct spw_backend backend;
     const struct spw_dry_hooks *dry; /* borrowed: of an engine that only counts; else NULL */
+    /* engine_drafter.c: proposes drafts; owned; NULL: none does */
+    struct spw_engine *drafter;
+    struct spw_options drafter_options; /* which it was planned with */
     struct spw_lane lane;
     struct spw_engine_texts texts;
     /* engine_memory.c, engine_disk.c: what the plan determines. */
@@ -351,7 +354,7 @@ int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
 const double *spw_engine_expert_counts(struct spw_engine *e);
 
 /* engine_plan.c: the input of a plan. -EINVAL, -ENOMEM, -ENOSPC: options that cannot work here. */
-int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
+int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err);
 /* The bytes of a budget of the options: 0 for SPW_NONE, `otherwise` for 0. */
 uint64_t spw_engine_budget(uint64_t given, uint64_t otherwise);
@@ -361,6 +364,11 @@ uint64_t spw_engine_leave_margin(uint64_t available);
 uint64_t spw_engine_limit(uint64_t given);
 /* Sets the rest of the disk's write limit. If the rest is 0, the plan has no disk. */
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
+/* engine_drafter.c. Takes the memory of the engine for options.draft_model off the budgets. */
+int spw_engine_reserve_drafter(struct spw_plan_input *in, struct spw_engine *e,
+                               const struct spw_options *o, struct spw_error *err);
+/* Opens it, if the options have one. */
+int spw_engine_open_drafter(struct spw_engine *e, struct spw_error *err);
 /* Makes a plan. If no plan works with the precision of `in`, takes the next precision that works,
  * if the options allow that: `in` gets the precision, `fallback` describes the change.
  * fallback->failed is NULL if nothing had to change; `fallback` NULL: nobody asks. */

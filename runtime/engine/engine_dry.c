@@ -16,6 +16,7 @@ static struct spw_options quiet(const struct spw_options *o)
     own.expert_trace = NULL;
     own.expert_counts = NULL;
     own.weight_checksums = NULL;
+    own.draft_model = NULL;
     return own;
 }
 

@@ -204,7 +204,7 @@ static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
     in->workspace_bytes = e->lane.ops->workers(e->lane.device) * spw_align_up(bytes, 64);
 }
 
-int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
+int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err)
 {
     const struct spw_model *m = &e->model;
@@ -239,6 +239,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
     };
     size_products(in, e);
     SPW_TRY(set_budgets(in, e, o, err));
+    SPW_TRY(spw_engine_reserve_drafter(in, e, o, err));
     in->snapshot_rows = snapshot_rows(in, o);
     return set_disk_budget(in, e, o, err);
 }

@@ -18,7 +18,7 @@ void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32
                           double seconds)
 {
     if (n_sessions != c->n_sessions)
-        *c = (struct spw_draft_costs){.n_sessions = n_sessions};
+        *c = (struct spw_draft_costs){.n_sessions = n_sessions, .model_seconds = c->model_seconds};
     for (uint32_t i = 1; i <= SPW_DRAFT_ROWS; i++)
         if (c->times[i] > 1 && i != n_drafts)
             c->times[i] = 1 + (c->times[i] - 1) * forgets;
@@ -42,7 +42,8 @@ static double cost(const struct spw_draft_costs *c, uint32_t n_drafts)
 static const struct {
     uint32_t most; /* tokens of the match */
     double start;
-} matches[SPW_DRAFT_MATCHES] = {{3, 0.4}, {7, 0.6}, {15, 0.7}, {UINT32_MAX, 0.8}};
+} matches[SPW_DRAFT_MATCHES] = {
+    {3, 0.4}, {7, 0.6}, {15, 0.7}, {SPW_DRAFT_BY_MODEL - 1, 0.8}, {SPW_DRAFT_BY_MODEL, 0.7}};
 
 static uint32_t class_of(uint32_t match)
 {
@@ -70,21 +71,27 @@ void spw_draft_odds_note(struct spw_draft_odds *o, uint32_t match, uint32_t n_st
 /* ---- the length ---- */
 
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
-                          double p, uint32_t most)
+                          double p, double each, uint32_t most)
 {
-    double tokens = 1, next = 1,
-           best = least_gain * (before->n_tokens + 1) / cost(c, before->n_drafts);
-    uint32_t length = 0;
     if (c->n_sessions != before->n_sessions || !(c->seconds > 0))
         return 0;
+    const double spent = before->seconds / c->seconds, others = before->n_tokens;
+    double tokens = 1, next = 1;
+    double best = least_gain * (others + 1) / (cost(c, before->n_drafts) + spent);
+    uint32_t length = 0;
     for (uint32_t k = 1; k <= most; k++) {
+        const double times = cost(c, before->n_drafts + k) + spent + k * each / c->seconds;
         next *= p;
         tokens += next;
-        const double rate = (before->n_tokens + tokens) / cost(c, before->n_drafts + k);
-        if (rate > best) {
-            best = rate;
+        if ((others + tokens) / times > best) {
+            best = (others + tokens) / times;
             length = k;
         }
     }
     return length;
+}
+
+void spw_draft_costs_note_model(struct spw_draft_costs *c, double seconds)
+{
+    c->model_seconds = mix(c->model_seconds, seconds);
 }

@@ -11,12 +11,15 @@
 
 /* The most drafts of a request in a step; rows of logits for the drafts of all requests, and of the
  * tokens before them; classes of matches. */
-enum { SPW_DRAFT_MOST = 15, SPW_DRAFT_ROWS = 32, SPW_DRAFT_MATCHES = 4 };
+enum { SPW_DRAFT_MOST = 15, SPW_DRAFT_ROWS = 32, SPW_DRAFT_MATCHES = 5 };
+/* In place of the length of a match: a model has proposed the draft. */
+enum { SPW_DRAFT_BY_MODEL = 1000 };
 
 /* What steps cost that have n drafts, of all sessions together. Zeros: nothing was measured. */
 struct spw_draft_costs {
-    uint32_t n_sessions;              /* of the steps that were measured */
-    double seconds;                   /* of a step without drafts; 0: not measured */
+    uint32_t n_sessions;  /* of the steps that were measured */
+    double seconds;       /* of a step without drafts; 0: not measured */
+    double model_seconds; /* in which the draft model proposes a token; 0: not measured */
     double times[SPW_DRAFT_ROWS + 1]; /* a step with n drafts takes so many times as long; 0:
                                               not measured */
 };
@@ -25,6 +28,9 @@ struct spw_draft_costs {
  * to 1, so that they are tried again. */
 void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_drafts,
                           double seconds);
+
+/* The draft model has proposed a token in so many seconds. */
+void spw_draft_costs_note_model(struct spw_draft_costs *c, double seconds);
 
 /* The odds that a drafted token stays, by the length of the match that proposed it. Zeros: as at
  * the start. */
@@ -40,10 +46,11 @@ void spw_draft_odds_note(struct spw_draft_odds *o, uint32_t match, uint32_t n_st
 struct spw_draft_step {
     uint32_t n_sessions, n_drafts; /* n_sessions: with this one */
     double n_tokens;               /* that it is expected to give to the other sessions */
+    double seconds;                /* in which the draft model has proposed their drafts */
 };
-/* How many of at most `most` (SPW_DRAFT_MOST) tokens to draft that stay with odds p each. 0 before
- * a step of so many sessions was measured. */
+/* How many of at most `most` (SPW_DRAFT_MOST) tokens to draft that stay with odds p each, and take
+ * `each` seconds to propose. 0 before a step of so many sessions was measured. */
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
-                          double p, uint32_t most);
+                          double p, double each, uint32_t most);
 
 #endif

@@ -4,6 +4,9 @@
 #include "tools/command/check_kv.h"
 #include "tools/command/limits.h"
 #include "tools/command/experts.h"
+#include "tools/command/input/input.h"
+
+#include <string.h>
 
 /* 0 on the command line means "none". For the library 0 means "choose a number", which is also the
  * value of an option that was not given. */
@@ -43,6 +46,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_slots = (uint32_t)o->prefetch_slots,
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .drafts = (enum spw_drafts)o->drafts,
+        .draft_model = o->draft_model,
         .delay_seed = o->delay_seed,
         .serial_kernels = o->serial_kernels,
         .interrupt = &cli_interrupt,
@@ -121,11 +125,45 @@ static void say_wrapper(const char *wrapper)
     said = said || wrapper;
 }
 
+/* The models must mean the same by each token. */
+static int compare_tokens(const struct cli_options *o, const struct spw_tokenizer *a,
+                          const struct spw_tokenizer *b)
+{
+    const uint32_t n = spw_min_u32(spw_tokenizer_vocab_size(a), spw_tokenizer_vocab_size(b));
+    for (uint32_t id = 0; id < n; id++) {
+        const char *x = spw_tokenizer_token(a, (int32_t)id),
+                   *y = spw_tokenizer_token(b, (int32_t)id);
+        if (x && y && strcmp(x, y) != 0)
+            return cli_fail(
+                CLI_REFUSED,
+                "--draft-model: token %u is %s in %s and %s in %s; a draft model has the "
+                "same tokens as the model",
+                id, y, o->draft_model, x, o->operand);
+    }
+    return 0;
+}
+
+static int check_draft_model(const struct cli_options *o)
+{
+    struct cli_model model = {0}, drafter = {0};
+    if (o->drafts != SPW_DRAFTS_AUTO)
+        return cli_fail(CLI_REFUSED, "--draft-model needs --drafts auto");
+    int code = cli_model_open(&model, o->operand, true);
+    code = code ? code : cli_model_open(&drafter, o->draft_model, true);
+    code = code ? code : compare_tokens(o, model.tokenizer, drafter.tokenizer);
+    cli_model_close(&drafter);
+    cli_model_close(&model);
+    return code;
+}
+
 int cli_engine_open(struct spw_engine **out, struct cli_events *events, const struct cli_options *o,
                     const struct spw_options *options, const struct cli_limits *limits)
 {
     struct spw_error err = {0};
     struct spw_options with_counts = *options;
+    const int unlike = o->draft_model ? check_draft_model(o) : 0;
+    if (unlike)
+        return unlike;
     struct spw_expert_counts *counts = cli_experts_counts(o);
     with_counts.expert_counts = counts;
     int rc = spw_engine_open(out, o->operand, &with_counts, &err);

@@ -169,6 +169,78 @@ static void check_drafts(struct spw_tokenizer *t, const struct spw_grammar *gram
         spw_result_free(&results[0][i]);
 }
 
+/* A model drafts for itself: all that is picked without chance stays. The budgets hold both. */
+static void test_model(uint64_t *seed)
+{
+    enum { REQUESTS = 3 };
+    static struct prompt prompts[REQUESTS];
+    struct spw_request requests[REQUESTS];
+    struct spw_result results[2][REQUESTS];
+    for (int i = 0; i < REQUESTS; i++) {
+        draw_prompt(&prompts[i], seed);
+        requests[i] = prompts[i].request;
+        requests[i].max_new_tokens = MOST;
+        requests[i].ignore_eos = true;
+        if (!i) /* of the others, chance picks other tokens than the model */
+            requests[i].sampling = (struct spw_sampling){0};
+    }
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = 2,
+                            .threads = 2,
+                            .device_bytes = 64 << 20,
+                            .host_bytes = 64 << 20};
+    for (int drafts = 0; drafts < 2; drafts++) {
+        struct spw_engine *e = NULL;
+        struct spw_batch *b;
+        struct spw_error err = {0};
+        struct spw_batch_times times;
+        struct spw_stats stats;
+        uint64_t id;
+        o.drafts = drafts ? SPW_DRAFTS_AUTO : SPW_DRAFTS_OFF;
+        o.draft_model = drafts ? MODEL : NULL;
+        CHECK_MSG(!spw_engine_open(&e, MODEL, &o, &err), "%s", err.text);
+        CHECK(!spw_batch_open(&b, e, NULL, &err));
+        for (int i = 0; i < REQUESTS; i++)
+            CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
+        for (int more = 1; more > 0;) {
+            b->costs.seconds = 1e9; /* drafts cost nothing */
+            more = spw_batch_step(b, &err);
+            CHECK_MSG(more >= 0, "%s", err.text);
+        }
+        spw_batch_times(b, &times);
+        CHECK(!drafts || (times.n_accepted > MOST / 2 && times.draft_seconds > 0));
+        CHECK(!drafts || (b->has_drafter && times.decode_seconds > times.draft_seconds));
+        for (int i = 0; i < REQUESTS; i++)
+            CHECK(!spw_batch_take(b, (uint64_t)i + 1, &results[drafts][i]));
+        spw_batch_close(b);
+        spw_engine_stats(e, &stats);
+        CHECK(stats.device_peak_bytes <= o.device_bytes && stats.host_peak_bytes <= o.host_bytes);
+        CHECK(stats.device_budget_bytes <= o.device_bytes);
+        spw_engine_close(e);
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        CHECK(same(&results[0][i], &results[1][i]));
+        spw_result_free(&results[0][i]);
+        spw_result_free(&results[1][i]);
+    }
+}
+
+/* The draft model has no room, or is not there. */
+static void test_refused_model(void)
+{
+    struct spw_engine *e;
+    struct spw_error err = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .drafts = SPW_DRAFTS_AUTO,
+                            .draft_model = "tests/golden/none"};
+    CHECK(spw_engine_open(&e, MODEL, &o, &err) == -ENOENT && strstr(err.text, "draft model"));
+    o.draft_model = MODEL;
+    o.device_bytes = 1 << 20;
+    CHECK(spw_engine_open(&e, MODEL, &o, &err) == -ENOMEM && strstr(err.text, "quarter"));
+}
+
 /* A text that repeats itself is drafted from itself. */
 static void test_text(void)
 {
@@ -206,6 +278,8 @@ int main(int argc, char **argv)
         check_drafts(t, grammar, &seed);
     }
     test_text();
+    test_model(&seed);
+    test_refused_model();
     spw_grammar_close(grammar);
     spw_tokenizer_close(t);
     return check_done();

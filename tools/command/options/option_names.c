@@ -17,6 +17,7 @@ static const struct {
     {"disk_bytes", "--disk-memory"},
     {"disk_dir", "--disk"},
     {"disk_write_limit", "--disk-write-limit"},
+    {"draft_model", "--draft-model"},
     {"drafts", "--drafts"},
     {"host_bytes", "--host-memory"},
     {"kv", "--kv-dtype"},

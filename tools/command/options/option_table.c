@@ -313,8 +313,12 @@ const struct cli_row cli_rows[] = {
     {"drafts", CLI_CHOICE, ANSWERS, "Machine", "HOW",
      "compute tokens that may follow an answer together with its next token, and keep those that "
      "would have been picked: the answer is the same. text: what followed the same tokens before. "
-     "auto: the same, as far as it saves time (off)",
+     "auto: these and those of --draft-model, as far as they save time (off)",
      FIELD(drafts), .choices = draft_kinds},
+    {"draft-model", CLI_FILE_IN, ANSWERS, "Machine", "MODEL",
+     "with --drafts auto: a smaller model with the same tokens, which proposes what the text does "
+     "not; it gets at most a quarter of the budgets",
+     FIELD(draft_model)},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_PROBE | CLI_CHECK_KV,
      "Machine", "HOW",
      "how files are read and written: auto takes io_uring if the system allows it, else threads "

@@ -96,6 +96,7 @@ struct cli_options {
     int compute, kv_dtype; /* kv_dtype: enum spw_dtype, or CLI_KV_PRECISION + spw_kv_precision */
     int on_oom;            /* SPW_ON_OOM_* */
     int drafts;            /* enum spw_drafts */
+    const char *draft_model;
     uint64_t residual_window;
     const char *disk;
     int io;      /* enum spw_io_kind */

@@ -101,6 +101,9 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct 
 {
     struct spw_stats s;
     spw_engine_stats(e, &s);
+    uint64_t drafts = 0;
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        drafts += s.draft_moved_bytes[i];
     const char *io = spw_engine_io(e);
     const struct cli_field run[] = {
         {"version", CLI_JSON(SPW_VERSION)},
@@ -113,6 +116,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct 
          cli_report_tiers(s.device_budget_bytes, s.host_budget_bytes, s.disk_budget_bytes)},
         {"peak_bytes", cli_report_tiers(s.device_peak_bytes, s.host_peak_bytes, s.disk_peak_bytes)},
         {"moved_bytes", moved_and_predicted(&s, predicted)},
+        {drafts ? "draft_moved_bytes" : NULL, cli_report_moved(s.draft_moved_bytes)},
         CLI_FIELD(&s, unhidden_wait_seconds),
         {"unhidden_wait_seconds_by_layer", waits_by_layer(e)},
         {"fallback_events", list_json(events->fallbacks)},
