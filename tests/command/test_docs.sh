@@ -231,7 +231,8 @@ check_names() {
     spillway --options | diff docs/options.md - >"$work/diff" ||
         fail "docs/options.md: not what 'spillway --options' writes (< page, > program): $(<"$work/diff")"
 
-    spillway generate models/records --prompt The --max-new-tokens 1 --report "$work/report.json" --quiet >/dev/null
+    spillway generate models/records --prompt The --max-new-tokens 1 --drafts auto --draft-model models/records \
+        --report "$work/report.json" --quiet >/dev/null
     sed -nE 's/^  "([a-z_]+)":.*/\1/p' "$work/report.json" | sort -u >"$work/real"
     sed -n '/^## The report/,$s/^\(| `[^|]*\).*/\1/p' docs/measuring.md | words '`[a-z_]+`' >"$work/shown"
     same_names docs/measuring.md
