@@ -1,5 +1,5 @@
 /* What a grammar consists of, for the files that make one (schema.c, pattern.c, numbers.c) and for
- * the automaton that follows it (automaton.c).
+ * the automaton that follows it (run.c).
  *
  * A node is a set of bytes, a sequence, a choice or a repetition of nodes. Nodes are numbers, so
  * that a node may contain itself (a recursive schema). A builder has a sticky error: after a
@@ -20,7 +20,7 @@ struct spw_node {
     bool is_plain;  /* CHOICE: one character, which may be any plain one */
     bool is_quoted; /* REPEAT: a quotation mark follows */
     uint8_t least;  /* objects and lists that nest in its flattest text; above SPW_GRAMMAR_DEEPEST:
-                       it  has no text */
+                       it has no text */
     uint32_t at, n; /* children: links[at .. at + n); REPEAT: 1. SET: sets[at] */
     uint32_t min, max;
 };

@@ -400,5 +400,6 @@ int spw_grammar_open_schema(struct spw_grammar **out, const char *schema, size_t
 
 int spw_grammar_open_json(struct spw_grammar **out, struct spw_error *err)
 {
-    return spw_grammar_open_schema(out, "{\"type\":\"object\"}", 17, err);
+    static const char schema[] = "{\"type\":\"object\"}";
+    return spw_grammar_open_schema(out, schema, sizeof schema - 1, err);
 }

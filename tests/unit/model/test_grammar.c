@@ -9,6 +9,7 @@
  *   test_grammar --bench TOKENIZER_JSON  what masks of typical schemas cost */
 #include "base/grow.h"
 #include "base/json.h"
+#include "model/text/grammar/nodes.h"
 #include "model/text/grammar/run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
@@ -310,8 +311,21 @@ static void test_attacks(const struct spw_vocabulary *v, uint32_t vocab)
     }
 }
 
+/* A text in tags: what looks like the closing mark has its own states. */
+static struct spw_grammar *text_in_tags(void)
+{
+    struct spw_grammar *g;
+    CHECK(!spw_grammar_begin(&g, NULL));
+    CHECK(!spw_grammar_finish(
+        &g, SPW_SEQUENCE(g, spw_node_text_before(g, "</end>"), spw_node_word(g, "\n</end>"))));
+    return g;
+}
+
 static void test_tokens(void)
 {
+    static const char *const in_tags[] = {"",     "a",       "a<",       "<<",       "</",
+                                          "</en", "</end",   "</e<",     "<\n</end", "\n",
+                                          "\n</", "</end\n", "x\n</end>"};
     static const char schema[] = OBJECT "{\"ab\":{\"enum\":[12,\"x y\"]}},\"required\":[\"ab\"]}";
     static const char *const texts[] = {
         "", "{", "{\"a", "{\"ab\": ", "{\"ab\":1", "{\"ab\":\"x", "{\"ab\":12}"};
@@ -323,8 +337,12 @@ static void test_tokens(void)
     CHECK(!spw_grammar_open_schema(&g, schema, sizeof schema - 1, NULL));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_allowed(g, v, vocab, texts[i]);
-    test_attacks(v, vocab);
     spw_grammar_close(g);
+    g = text_in_tags();
+    for (size_t i = 0; i < sizeof in_tags / sizeof *in_tags; i++)
+        check_allowed(g, v, vocab, in_tags[i]);
+    spw_grammar_close(g);
+    test_attacks(v, vocab);
     spw_vocabulary_close(v);
     spw_tokenizer_close(t);
 }
@@ -467,6 +485,9 @@ static void test_masks(void)
             check_masks(g, &t, rows[i].good[k], &seed);
         spw_grammar_close(g);
     }
+    struct spw_grammar *g = text_in_tags();
+    check_masks(g, &t, "some <b>text</b> <</en </end \"\xc3\xa9\" <\n</end>", &seed);
+    spw_grammar_close(g);
     free_tokens(&t);
 }
 
