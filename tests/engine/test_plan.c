@@ -159,7 +159,7 @@ static void check_write_limit(const struct spw_plan *p, const struct spw_plan_in
 }
 
 /* More memory of any kind never turns a plan that works into one that does not, and more
- * on the host never takes more from the disk. */
+ * on the host never takes more from the disk, but for a checkpoint. */
 static void check_more(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
 {
     struct spw_plan last = *p, more;
@@ -175,9 +175,13 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
                 more.slot_tiles != last.slot_tiles || more.retains != last.retains ||
                 more.n_resident_blocks != last.n_resident_blocks) /* others lie on the host */
                 continue;
+            /* weights first, then checkpoints (count_checkpoints of plan_layout.c), then tiles:
+             * what one of them gets more of may cost the next ones some of the host */
             CHECK(more.n_disk_blocks <= last.n_disk_blocks);
-            /* weights first: a block more on the host may cost the tiles some of it */
             CHECK(more.n_disk_blocks != last.n_disk_blocks ||
+                  more.n_checkpoints >= last.n_checkpoints);
+            CHECK(more.n_disk_blocks != last.n_disk_blocks ||
+                  more.n_checkpoints != last.n_checkpoints ||
                   (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
                    more.residency[more.window_kind].host >= last.residency[last.window_kind].host));
             last = more;
