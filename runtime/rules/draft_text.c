@@ -69,8 +69,9 @@ uint32_t spw_draft_text_propose(struct spw_draft_text *d, const int32_t *tokens,
     if (n < RUN)
         return 0;
     uint32_t place = *head(d, tokens, n - 1);
-    for (uint32_t i = 0; place && i < MOST_PLACES; i++, place = d->before[place - 1]) {
+    for (uint32_t i = 0; place && i < MOST_PLACES; place = d->before[place - 1]) {
         const uint32_t k = place < n ? count_match(tokens, n, place - 1) : 0;
+        i += k >= RUN; /* else another run has the same hash */
         if (k >= RUN && k > *match) {
             *match = k;
             next = place;
