@@ -294,6 +294,27 @@ static void run_resumed(uint64_t *seed, uint32_t vocab)
     CHECK(sh("rm s") == 0);
 }
 
+/* Steps of 60 tokens after the first one, none of which passes the end of a tile. */
+static long long count_steps(const char *drafts)
+{
+    char options[256];
+    snprintf(options, sizeof options,
+             "--device cpu --threads 2 --context 400 --prompt-tokens 130 --max-new-tokens 61 %s",
+             drafts);
+    json_t *j = plan(options);
+    long long n = number(j, "predicted_run.n_decode_steps");
+    json_decref(j);
+    return n;
+}
+
+static void plan_drafts(void)
+{
+    CHECK(count_steps("") == 60 && count_steps("--drafts 4 --acceptance 0") == 60);
+    CHECK(count_steps("--drafts 4 --acceptance 1") == 12);
+    const long long n = count_steps("--drafts 4 --acceptance 0.5"); /* 60 / 1.9375 */
+    CHECK_MSG(n >= 30 && n <= 32, "%lld steps", n);
+}
+
 static void write_model(struct tiny_model *m)
 {
     m->vocab = BYTE_TOKENIZER_VOCAB;
@@ -317,6 +338,8 @@ int main(int argc, char **argv)
             run_together(&m, &seed);
             if (k == 0)
                 run_waiting(&m, &seed);
+            if (i == 0 && k == 0)
+                plan_drafts();
             run_found(&m, &seed);
             run_resumed(&seed, m.vocab);
             if (m.experts)

@@ -471,15 +471,15 @@ static const struct tiny_model tiny_narrow = {.family = "llama",
                                               .vocab = 96,
                                               .more = ""};
 
-/* Makes number `at` of a tensor NaN. `folder` has safetensors. */
-static inline void tiny_model_spoil(const char *folder, const struct tiny_model *m,
-                                    const char *name, uint64_t at)
+/* Makes number `at` of a tensor NaN. `dir` has safetensors. */
+static inline void tiny_model_spoil(const char *dir, const struct tiny_model *m, const char *name,
+                                    uint64_t at)
 {
     char path[600], *header;
     uint64_t n = 0, offset = 0;
     static const uint32_t nan[] = {0x7fc07fc0};
     const uint64_t bytes = m->stored == TINY_BF16 ? 2 : 4;
-    snprintf(path, sizeof path, "%.500s/model.safetensors", folder);
+    snprintf(path, sizeof path, "%.500s/model.safetensors", dir);
     FILE *f = fopen(path, "r+b");
     CHECK(f && fread(&n, 8, 1, f) == 1);
     header = calloc(n + 1, 1);

@@ -9,6 +9,7 @@
 #include "tools/command/output/report.h"
 #include "tools/command/input/saved.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,6 +105,41 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     return true;
 }
 
+/* As spw_result.step_rows: each step after the first has n drafts, each of which stays with these
+ * odds. The parts of tokens that are expected to stay add up over the steps. */
+static uint8_t *assume_rows(uint64_t n_tokens, uint64_t n, double odds)
+{
+    uint8_t *rows = spw_alloc_zero(n_tokens, 1);
+    double expected = 0, due = 0;
+    for (uint64_t i = 1; i <= n; i++)
+        expected += pow(odds, (double)i);
+    for (uint64_t at = 0; rows && at < n_tokens;) {
+        rows[at] = (uint8_t)(1 + (at ? n : 0));
+        due += at ? expected : 0;
+        at += 1 + (uint64_t)due;
+        due -= floor(due);
+    }
+    return rows;
+}
+
+static int assume_drafts(struct moved *m, const struct cli_options *o)
+{
+    for (size_t i = 0; i < m->n && o->n_drafts; i++) {
+        struct spw_plan_request *q = &m->requests[i];
+        q->step_rows = assume_rows(q->max_new_tokens, o->n_drafts, o->acceptance);
+        if (!q->step_rows)
+            return cli_fail(CLI_FAILED, "out of memory");
+    }
+    return 0;
+}
+
+static void free_requests(struct moved *m)
+{
+    for (size_t i = 0; i < m->n && m->requests; i++)
+        spw_free((uint8_t *)(uintptr_t)m->requests[i].step_rows);
+    spw_free(m->requests);
+}
+
 static int make_requests(struct moved *m, const struct cli_options *o,
                          const struct cli_inputs *inputs, const struct cli_saved *saved)
 {
@@ -125,7 +161,7 @@ static int make_requests(struct moved *m, const struct cli_options *o,
         m->requests[0].n_resumed = info->n_tokens;
         m->requests[0].resumed_logits = info->has_logits;
     }
-    return 0;
+    return assume_drafts(m, o);
 }
 
 /* Prints the JSON of a refused plan: the reason, and the smallest budgets, which are null if
@@ -250,12 +286,13 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
         options.saves = o->resume;
+        options.drafts = o->n_drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
         options.expert_counts = counts;
         code = make_plan(plan, o, &options, &m.config, &run);
     }
     spw_expert_counts_free(counts);
     spw_expert_trace_free(run.trace);
-    spw_free(run.requests);
+    free_requests(&run);
     cli_inputs_free(&inputs);
     cli_model_close(&m);
     return code;

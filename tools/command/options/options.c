@@ -409,6 +409,7 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
                               .port = 8080,
                               .max_queue = 1024,
                               .max_gap = 2,
+                              .acceptance = 0.7,
                               .max_body = UINT64_C(64) << 20,
                               .max_connections = 1024,
                               .repeat = 3,

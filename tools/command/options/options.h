@@ -97,6 +97,8 @@ struct cli_options {
     int on_oom;            /* SPW_ON_OOM_* */
     int drafts;            /* enum spw_drafts */
     const char *draft_model;
+    uint64_t n_drafts; /* of `plan` */
+    double acceptance;
     uint64_t residual_window;
     const char *disk;
     int io;      /* enum spw_io_kind */
