@@ -231,13 +231,14 @@ static void test_refused_model(void)
 {
     struct spw_engine *e;
     struct spw_error err = {0};
-    struct spw_options o = {.backend = SPW_BACKEND_CPU,
-                            .context = 400,
-                            .drafts = SPW_DRAFTS_AUTO,
-                            .draft_model = "tests/golden/none"};
+    struct spw_plan_info alone;
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .context = 400};
+    CHECK(!spw_plan_query(&alone, MODEL, &o, &err));
+    o.drafts = SPW_DRAFTS_AUTO;
+    o.draft_model = "tests/golden/none";
     CHECK(spw_engine_open(&e, MODEL, &o, &err) == -ENOENT && strstr(err.text, "draft model"));
     o.draft_model = MODEL;
-    o.device_bytes = 1 << 20;
+    o.device_bytes = 4 * alone.smallest_device_bytes - 1;
     CHECK(spw_engine_open(&e, MODEL, &o, &err) == -ENOMEM && strstr(err.text, "quarter"));
 }
 
