@@ -3,6 +3,8 @@
  * special_tokens_map.json and added_tokens.json. The rules are those that transformers 5 has for a
  * PreTrainedTokenizerFast, whatever tokenizer_class says: for some classes it replaces parts of
  * tokenizer.json, which is not done here.
+ * Where files contradict each other it may decide otherwise (contradicts() of
+ * tests/oracle/special_tokens.py has these cases).
  *
  * A new token has the id of its text in the vocabulary, or the next id; the ids in these files give
  * only the order. split_special_tokens true is refused, and so is an add_prefix_space of a class

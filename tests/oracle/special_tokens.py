@@ -96,7 +96,42 @@ def added_tokens_decoder(rng, tokenizer):
     return out
 
 
-def write_folder(rng, folder):
+def forms(value):
+    """All tokens of a file: texts, and objects with flags."""
+    if isinstance(value, str):
+        return [value] if value in CONTENTS else []
+    if isinstance(value, dict) and "content" in value:
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value or []
+    return [token for part in inner for token in forms(part)]
+
+
+def text_of(form):
+    return form if isinstance(form, str) else form["content"]
+
+
+def contradicts(files):
+    """Whether the form of a token hangs on the order in which transformers 5.24 builds its list. The last form of a
+    text counts, but one that equals an earlier form is not added again; when it compares, a token that does not say
+    whether it is normalized counts as normalized. And a list of special tokens makes a text of added_tokens.json
+    special if it has the text, but not if it has an object; additional_special_tokens of special_tokens_map.json
+    never does."""
+    named = [{key: value for key, value in files.get(name, {}).items() if key != "added_tokens_decoder"}
+             for name in ("tokenizer_config.json", "special_tokens_map.json")]
+    lists = [file.get(key) for file in named for key in ("additional_special_tokens", "extra_special_tokens")]
+    silent = [form for form in forms(lists) if isinstance(form, dict)] + forms(lists[2])
+    if any(text_of(form) in files.get("added_tokens.json", {}) for form in silent):
+        return True
+    by_text = {}
+    for form in forms([list(file.values()) for file in named]):
+        flags = {"normalized": False} if isinstance(form, str) else form
+        found = (*(flags.get(flag, False) for flag in FLAGS[:4]), "normalized" in flags)
+        by_text.setdefault(text_of(form), []).append(found)
+    return any(len(set(some)) > 1 and (len(set(some)) < len(some) or not all(says for *_, says in some))
+               for some in by_text.values())
+
+
+def draw_files(rng):
     tokenizer = tokenizer_json(rng)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens(rng, False)}
     if rng.random() < 0.5:
@@ -110,6 +145,13 @@ def write_folder(rng, folder):
         files["added_tokens.json"] = ids
     if rng.random() < 0.07:
         del files["tokenizer_config.json"]
+    return files
+
+
+def write_folder(rng, folder):
+    files = draw_files(rng)
+    while contradicts(files):
+        files = draw_files(rng)
     folder.mkdir()
     for name, value in files.items():
         (folder / name).write_text(json.dumps(value))
