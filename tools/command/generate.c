@@ -27,6 +27,7 @@ struct run {
     struct spw_result result; /* owned, once the request has ended */
     uint64_t n_text;          /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
+    uint64_t n_seen, n_kept; /* tokens of the answer: their events came; --save-every looked then */
     struct cli_npy *npy;
     struct spw_expert_trace_writer *trace; /* owned, until the last step */
     struct cli_output *trace_file;         /* owned, as the trace */
@@ -59,6 +60,17 @@ static int save_run(struct run *r)
     return code;
 }
 
+/* A step gives several tokens, if drafts stay: the run is saved after the last of them. */
+static void save_some(struct run *r)
+{
+    const uint64_t every = r->o->save_every, n = ++r->n_seen;
+    if (!every || n < spw_batch_result(r->batch.batch, 1)->n_tokens)
+        return;
+    if (n / every > r->n_kept / every)
+        save_run(r); /* after a failure, which save_run has reported, the answer continues */
+    r->n_kept = n;
+}
+
 /* A part of a long prompt was computed. If saving it fails, save_run has reported that. */
 static void on_pass(void *context)
 {
@@ -83,8 +95,7 @@ static int on_token(struct run *r, int32_t token, const float *logits)
     }
     if (cli_interrupted())
         return -ECANCELED;
-    if (r->o->save_every && spw_batch_result(r->batch.batch, 1)->n_tokens % r->o->save_every == 0)
-        save_run(r); /* after a failure, which save_run has reported, the answer continues */
+    save_some(r);
     return 0;
 }
 
@@ -314,6 +325,7 @@ static int open_engine(struct run *r)
     }
     r->n_expected = r->inputs.items[0].max_new_tokens - r->saved.n_given;
     r->n_text = r->saved.n_text;
+    r->n_seen = r->n_kept = r->saved.n_given;
     return open_session(r);
 }
 
