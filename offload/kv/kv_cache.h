@@ -143,9 +143,9 @@ int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
 /* Drops the exact form of tiles before `first`, except the sink of a layer whose old tiles are
  * quantized. */
 void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
-/* Retains the exact tiles of the sequence of n tokens until the next retain or cut: dropped tiles
- * keep their frames, and the sequence can be rolled back to n tokens. A layer with tiles in lower
- * tiers retains nothing. */
+/* Retains the exact tiles of the sequence of n tokens until the next retain, or a cut that needs
+ * them: dropped tiles keep their frames, and the sequence can be rolled back to n tokens. A layer
+ * with tiles in lower tiers retains nothing. */
 void spw_kv_retain(struct spw_kv_seq *seq, uint64_t n);
 /* Whether every layer still holds the exact tiles that queries from position n on can see.
  * residency: [kinds], here and in the next calls. */

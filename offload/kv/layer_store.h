@@ -51,7 +51,7 @@ struct spw_layer_store_ops {
     int (*grow)(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
     /* The layer of `to`, which is empty, begins with what the layer of `from` stores. */
     int (*share)(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t layer);
-    /* Retains what the layer stores now until the next retain or cut: see spw_kv_retain. */
+    /* Retains what the layer stores now as spw_kv_retain says. */
     void (*retain)(struct spw_kv_seq *seq, uint32_t layer);
     /* Whether the layer still stores what it needs to be cut back to n tokens. */
     bool (*can_cut)(const struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,

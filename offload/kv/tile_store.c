@@ -192,7 +192,9 @@ static int cut(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residenc
 {
     struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
     assert(r->quantizes == spw_kv_n_sinks(seq, layer));
-    if (spw_waterline_tiles(n_tokens) <= l->retained_end)
+    if (l->first <= spw_waterline_first_read_exact(r, n_tokens))
+        l->retained_end = spw_min_u32(l->retained_end, spw_waterline_tiles(n_tokens));
+    else if (spw_waterline_tiles(n_tokens) <= l->retained_end)
         roll_back(seq, l);
     else
         release_retained(seq, layer);

@@ -82,13 +82,15 @@ static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x
            s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens;
 }
 
-/* The most tokens of a draft, if n_rows rows of logits are free. */
+/* The most tokens of a draft, if n_rows rows of logits are free. Tokens that pass once more count:
+ * each step that takes drafts back adds some. */
 static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_entry *x,
                             uint32_t n_rows)
 {
     const struct spw_answer *a = &x->answer;
     const uint64_t left = spw_sub_u64(a->request.max_new_tokens, a->result.n_tokens + 1);
-    uint32_t n = (uint32_t)spw_min_u64(spw_min_u64(left, SPW_DRAFT_MOST), spw_sub_u64(n_rows, 1));
+    const uint64_t rows = spw_sub_u64(SPW_DRAFT_MOST, x->session->n_set_back);
+    uint32_t n = (uint32_t)spw_min_u64(spw_min_u64(left, rows), spw_sub_u64(n_rows, 1));
     while (n && !spw_engine_is_alike(b->engine, a->n_tokens, a->n_tokens + n))
         n--;
     return may_draft(b, x) ? n : 0;
@@ -206,6 +208,12 @@ bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token)
     if (a->result.step_rows)
         a->result.step_rows[a->result.n_tokens] = d->row ? 0 : (uint8_t)(1 + d->n);
     return d->row < d->n && token == a->tokens[a->n_tokens];
+}
+
+void spw_batch_drop_drafts(struct spw_batch_entry *x)
+{
+    x->session->has_logits &= !x->drafts.n;
+    x->session->n_drafts = x->drafts.n = 0;
 }
 
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)

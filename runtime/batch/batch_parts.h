@@ -234,6 +234,8 @@ const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_ent
 /* `token` is decided to be the next one. Whether it is the next draft, so that another row of the
  * same step follows. */
 bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
+/* The step has failed. A session that had its part holds drafts now; their logits are nowhere. */
+void spw_batch_drop_drafts(struct spw_batch_entry *x);
 /* The step is over for x: its session gives the drafts back that were not taken. */
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
 /* A step of n spans has taken so many seconds. */

@@ -345,7 +345,7 @@ static int step_requests(struct spw_batch *b, enum which which, struct spw_error
         spw_batch_add_drafts(b, n);
     int rc = n ? spw_batch_compute(b, n, prefill, err) : 0;
     for (uint32_t i = 0; i < n && rc; i++)
-        b->spans[i].session->n_drafts = b->stepping[i]->drafts.n = 0;
+        spw_batch_drop_drafts(b->stepping[i]);
     for (uint32_t i = 0; i < n && !rc; i++)
         b->stepping[i]->has_row =
             spw_batch_has_passed(&b->spans[i]) && !ends_without_token(b, b->stepping[i]);

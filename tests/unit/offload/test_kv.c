@@ -302,6 +302,21 @@ static void do_truncate(struct mirror *x, struct mirror_seq *m)
     mirror_cut(x, m, can ? n : 0);
 }
 
+/* Layer l needs what it has dropped since then, if the sequence is cut back to n tokens. */
+static bool needs_retained(const struct mirror *x, const struct mirror_seq *m, uint32_t l,
+                           uint32_t n)
+{
+    const enum spw_layer_kind kind = l == KV_SLIDING ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
+    return mirror_exact_first(x, m, l) > spw_waterline_first_read_exact(&x->residency[kind], n);
+}
+
+static void forget_retained(const struct mirror_seq *m)
+{
+    spw_kv_retain(m->seq, m->n_tokens); /* replaces the earlier retain */
+    for (uint32_t i = 0; i < 2 * KV_LAYERS; i++)
+        m->seq->tables[i].retained = m->seq->tables[i].retained_end = 0;
+}
+
 /* Retains the tiles that the sequence holds before a pass. If the pass is taken back, the sequence
  * has them again. */
 static void do_pass(struct mirror *x, struct mirror_seq *m)
@@ -322,7 +337,7 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
     if (fork) /* retains nothing */
         mirror_seq_close(x, fork);
     if (check_random(&x->w.seed) % 2) {
-        spw_kv_retain(m->seq, m->n_tokens); /* replaces the earlier retain */
+        forget_retained(m);
         mirror_cut(x, m, m->n_tokens);
         return;
     }
@@ -333,11 +348,16 @@ static void do_pass(struct mirror *x, struct mirror_seq *m)
     uint32_t more = (uint32_t)check_range(&x->w.seed, before.n_tokens, m->n_tokens);
     CHECK(spw_kv_reach(m->seq, x->residency, more) >= before.n_tokens);
     n = can ? n : 0;
-    n_rolled_back += n && m->exact_first[0] > before.exact_first[0];
-    memcpy(m->exact_first, before.exact_first, sizeof m->exact_first);
-    if (!x->quantizes)
-        m->first[KV_SLIDING] = m->begin[KV_SLIDING] = before.first[KV_SLIDING];
+    n_rolled_back += n && needs_retained(x, m, 0, n);
+    for (uint32_t l = 0; l < KV_LAYERS; l++) {
+        if (!needs_retained(x, m, l, n))
+            continue;
+        m->exact_first[l] = before.exact_first[l];
+        if (!x->quantizes)
+            m->first[l] = m->begin[l] = before.first[l];
+    }
     mirror_cut(x, m, n);
+    forget_retained(m);
 }
 
 /* Makes tiles smaller, or moves tiles of the same size into fewer frames. Exact frames of a

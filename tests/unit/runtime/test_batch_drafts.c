@@ -264,6 +264,77 @@ static void test_text(void)
     spw_engine_close(e);
 }
 
+/* The first draft is right, and the others are not: each step takes drafts back. */
+static uint32_t propose_one(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match)
+{
+    const size_t at = x->answer.result.n_tokens;
+    *match = 40;
+    CHECK(x->session->n_set_back + most <= SPW_DRAFT_MOST);
+    for (uint32_t i = 0; i < most; i++)
+        out[i] = (right->tokens[at] + (i > 0)) % VOCAB;
+    return most;
+}
+
+/* A question and another one that begins alike, in a session of the caller, which can be cut back
+ * to the end of the first one then. */
+static void ask_again(const char *folder, bool drafts, struct spw_result *out)
+{
+    enum { FIRST = 144, LENGTH = 149 };
+    int32_t ids[LENGTH];
+    struct spw_engine *e = NULL;
+    struct spw_session *s;
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    struct spw_result first;
+    uint64_t id;
+    const struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                                  .context = 400,
+                                  .threads = 2,
+                                  .rolls_back = true,
+                                  .drafts = drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF};
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = 5 + i * i % 80;
+    CHECK_MSG(!spw_engine_open(&e, folder, &o, &err), "%s", err.text);
+    CHECK(!spw_session_open(&s, e, &err) && !spw_batch_open(&b, e, NULL, &err));
+    struct spw_request r = {
+        .prompt = ids, .n_prompt = FIRST, .max_new_tokens = 1, .ignore_eos = true, .session = s};
+    CHECK(!spw_batch_submit(b, &r, &id, &err) && !spw_batch_step(b, &err));
+    CHECK(!spw_batch_take(b, id, &first));
+    spw_result_free(&first);
+    if (drafts)
+        b->propose = propose_one;
+    r.n_prompt = LENGTH;
+    r.max_new_tokens = 120; /* to a tile that is not there yet */
+    CHECK(!spw_batch_submit(b, &r, &id, &err));
+    for (int more = 1; more > 0;) {
+        more = spw_batch_step(b, &err);
+        CHECK_MSG(more >= 0, "%s: %s", folder, err.text);
+    }
+    spw_batch_cancel(b, id);
+    CHECK(!spw_batch_take(b, id, out));
+    spw_batch_close(b);
+    const uint64_t reach = spw_kv_reach(s->seq.kv, e->plan.residency, FIRST);
+    CHECK_MSG(reach == FIRST, "%s: %llu", folder, (unsigned long long)reach);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
+/* Drafts that are taken back leave a session what it needs to go back to an earlier question. */
+static void test_taken_back(void)
+{
+    static const char *const folders[] = {"tests/golden/exaone_moe_listed", /* a window of 20 */
+                                          "tests/golden/qwen3_next_plain"};
+    for (int i = 0; i < 2; i++) {
+        struct spw_result off, on;
+        ask_again(folders[i], false, &off);
+        right = &off;
+        ask_again(folders[i], true, &on);
+        CHECK(same(&off, &on));
+        spw_result_free(&off);
+        spw_result_free(&on);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const char schema[] =
@@ -279,6 +350,7 @@ int main(int argc, char **argv)
         check_drafts(t, grammar, &seed);
     }
     test_text();
+    test_taken_back();
     test_model(&seed);
     test_refused_model();
     spw_grammar_close(grammar);
