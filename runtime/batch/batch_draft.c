@@ -90,8 +90,10 @@ static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_en
     const struct spw_answer *a = &x->answer;
     const uint64_t left = spw_sub_u64(a->request.max_new_tokens, a->result.n_tokens + 1);
     const uint64_t rows = spw_sub_u64(SPW_DRAFT_MOST, x->session->n_set_back);
+    /* a state is set back to where the step begins: windows must reach back to there, too */
+    const uint64_t from = b->engine->plan.n_states ? x->session->n_tokens : a->n_tokens;
     uint32_t n = (uint32_t)spw_min_u64(spw_min_u64(left, rows), spw_sub_u64(n_rows, 1));
-    while (n && !spw_engine_is_alike(b->engine, a->n_tokens, a->n_tokens + n))
+    while (n && !spw_engine_is_alike(b->engine, from, a->n_tokens + n))
         n--;
     return may_draft(b, x) ? n : 0;
 }
