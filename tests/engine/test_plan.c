@@ -173,17 +173,22 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
                 more.slot_tiles != last.slot_tiles || more.retains != last.retains ||
-                more.n_resident_blocks != last.n_resident_blocks) /* others lie on the host */
+                more.n_resident_blocks != last.n_resident_blocks ||
+                more.states_stay != last.states_stay) /* others lie on the host */
                 continue;
-            /* weights first, then checkpoints (count_checkpoints of plan_layout.c), then tiles:
-             * what one of them gets more of may cost the next ones some of the host */
+            /* weights first, then all tiles if they fit, then checkpoints (count_checkpoints of
+             * plan_layout.c), then tiles beside the disk: what one of them gets more of may cost
+             * the next ones some of the host */
+            const bool all_came = last.n_disk_frames && !more.n_disk_frames;
             CHECK(more.n_disk_blocks <= last.n_disk_blocks);
-            CHECK(more.n_disk_blocks != last.n_disk_blocks ||
-                  more.n_checkpoints >= last.n_checkpoints);
-            CHECK(more.n_disk_blocks != last.n_disk_blocks ||
-                  more.n_checkpoints != last.n_checkpoints ||
-                  (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
-                   more.residency[more.window_kind].host >= last.residency[last.window_kind].host));
+            if (more.n_disk_blocks == last.n_disk_blocks) {
+                CHECK(last.n_disk_frames || !more.n_disk_frames);
+                CHECK(all_came || more.n_checkpoints >= last.n_checkpoints);
+                CHECK(more.n_checkpoints != last.n_checkpoints ||
+                      (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
+                       more.residency[more.window_kind].host >=
+                           last.residency[last.window_kind].host));
+            }
             last = more;
         }
     }
