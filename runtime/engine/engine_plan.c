@@ -204,6 +204,17 @@ static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
     in->workspace_bytes = e->lane.ops->workers(e->lane.device) * spw_align_up(bytes, 64);
 }
 
+/* Rows of logits of drafts: fewer where they would take more than a small part of the device. */
+static uint32_t draft_rows(const struct spw_plan_input *in, const struct spw_options *o)
+{
+    enum { SHARE = 32, LEAST = 4 };
+    const uint64_t row = (uint64_t)in->weights->config->vocab * sizeof(float);
+    uint32_t n = in->sessions > 1 ? SPW_DRAFT_ROWS : SPW_DRAFT_MOST + 1;
+    while (n > LEAST && n * row > in->device_bytes / SHARE)
+        n /= 2;
+    return o->drafts == SPW_DRAFTS_OFF ? 0 : n;
+}
+
 int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err)
 {
@@ -234,12 +245,12 @@ int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
         .disk_cost = disk_cost(o),
         .kv_stays = m->cache.stays,
         .rolls_back = o->rolls_back,
-        .draft_rows = o->drafts == SPW_DRAFTS_OFF ? 0 : SPW_DRAFT_ROWS,
         .has_snapshots = o->saves || o->prefix_cache_dir,
     };
     size_products(in, e);
     SPW_TRY(set_budgets(in, e, o, err));
     SPW_TRY(spw_engine_reserve_drafter(in, e, o, err));
+    in->draft_rows = draft_rows(in, o);
     in->snapshot_rows = snapshot_rows(in, o);
     return set_disk_budget(in, e, o, err);
 }

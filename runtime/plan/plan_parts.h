@@ -156,6 +156,11 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
 uint64_t spw_plan_all_tiles(const struct spw_plan *p, const struct spw_plan_input *in);
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
+/* Rows of logits of a decode step: the head is read once for them. */
+static inline uint32_t spw_plan_decode_logits(const struct spw_plan_input *in)
+{
+    return spw_max_u32(in->sessions, in->draft_rows);
+}
 /* What the device must have besides if plan.may_retain. */
 uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
 /* Sets the residency of the kinds: how sessions and layers share the frames of the device. Takes at

@@ -50,7 +50,8 @@ enum {
 static uint32_t most_logits_rows(const struct spw_plan_input *in)
 {
     uint64_t bytes = (uint64_t)LOGITS_ROWS * in->weights->config->vocab * sizeof(float);
-    return spw_max_u32(bytes <= in->device_bytes / COMFORT_SHARE ? LOGITS_ROWS : 1, in->sessions);
+    return spw_max_u32(bytes <= in->device_bytes / COMFORT_SHARE ? LOGITS_ROWS : 1,
+                       spw_plan_decode_logits(in));
 }
 
 struct spw_plan_chunks spw_plan_chunks(const struct spw_plan_input *in)
@@ -170,7 +171,7 @@ bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost 
 struct spw_candidate spw_plan_narrow(const struct spw_plan_input *in)
 {
     return (struct spw_candidate){
-        .logits_rows = in->sessions,
+        .logits_rows = spw_plan_decode_logits(in),
         .hidden = SPW_HIDDEN_ONE_CHUNK,
         .passes = 1,
         .n_slots = in->prefetch_slots ? in->prefetch_slots : SPW_PLAN_SLOTS,
@@ -312,8 +313,8 @@ static void try_sizes(struct search *s)
     const uint32_t most = s->in->prefetch_splits ? narrow : s->in->attention_tiles;
     for (s->c.slot_tiles = narrow;; s->c.slot_tiles *= SIZE_STEP) {
         try_logits(s, many);
-        if (many > s->in->sessions)
-            try_logits(s, s->in->sessions);
+        if (many > spw_plan_decode_logits(s->in))
+            try_logits(s, spw_plan_decode_logits(s->in));
         if (s->c.slot_tiles > most / SIZE_STEP)
             return;
     }

@@ -177,9 +177,9 @@ static void check_cheapest(const struct spw_plan_input *in, uint64_t *seed)
     CHECK_MSG(!fewer_from_disk(&a, &chosen), "%u blocks from disk", chosen.n_disk);
     for (int i = 0; i < 4; i++) {
         c.retains = i % 2;
-        c.logits_rows = in->sessions;
+        c.logits_rows = spw_max_u32(in->sessions, in->draft_rows);
         if (i / 2 && logits <= in->device_bytes / 32)
-            c.logits_rows = spw_max_u32(16, in->sessions);
+            c.logits_rows = spw_max_u32(16, c.logits_rows);
         a.started.logits_rows = c.logits_rows;
         for (c.chunk = chunks.least; c.chunk <= chunks.most; c.chunk *= 2)
             if (!c.retains || spw_plan_may_retain(&a.started, in))

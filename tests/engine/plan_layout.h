@@ -135,6 +135,7 @@ static struct sizes sizes_of(const struct spw_plan *p, const struct spw_plan_inp
     }
     z.state = (z.q + 2 * c->n_heads) * 4;
     z.own = c->layer_inputs ? p->pass_rows + p->rows_beside : 0;
+    CHECK(p->logits_rows >= in->draft_rows); /* else a step reads the head again */
     z.logits = (uint64_t)p->logits_rows * c->vocab * 4;
     z.rows = p->hidden_on_host ? 2 * z.m : p->pass_rows;
     z.expert_rows = x->n ? p->pass_rows + p->rows_beside : 0;
@@ -213,6 +214,7 @@ static void check_host_regions(const struct spw_plan *p, const struct spw_plan_i
         {h->staging, 2 * z->m * (p->hidden_row_bytes + p->inputs_row_bytes)},
         {h->logits, z->logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
+        {h->draft_logits, (uint64_t)in->draft_rows * c->vocab * 4},
         {h->flags, 4},
         {h->experts.choices, z->choices * 8},
         {h->experts.places, z->choices * 4},

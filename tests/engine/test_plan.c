@@ -270,6 +270,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .kv = model->cache.kv,
         .context = check_range(seed, 1, 4096),
         .sessions = (uint32_t)check_range(seed, 1, MOST_SESSIONS),
+        .draft_rows = check_random(seed) % 3 ? 0 : 16,
         .prefill_chunk = chunks[check_random(seed) % 8],
         .prefetch_slots = (uint32_t)check_range(seed, 0, 4),
         .prefetch_splits = splits[check_random(seed) % 6],

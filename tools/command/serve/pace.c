@@ -6,7 +6,7 @@
 #include <math.h>
 
 /* Steps of a decode that prompts may take between two of them. */
-#define SHARE 12
+#define SHARE 24
 /* Passes are at least so many decode steps long. */
 #define LEAST_PASS 20
 
