@@ -183,9 +183,9 @@ def with_leaving(openai, server):
     """A client that gives up, streaming or not: its request ends; the same again finds what was computed."""
     prompt = record(3900, 77)
     before = server.metrics()['spillway:request_success_total{finished_reason="abort"}']
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0, timeout=0.3)
-    refused(openai.APITimeoutError, lambda: client.completions.create(
-        model="records", prompt=prompt, max_tokens=3000, extra_body={"ignore_eos": True}))
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0, timeout=0.1)
+    refused(openai.APITimeoutError, lambda: client.completions.create(  # of which no machine makes 16 in this time
+        model="records", prompt=prompt, max_tokens=3000, n=16, extra_body={"ignore_eos": True}))
     stream = client.with_options(timeout=60).completions.create(model="records", prompt=prompt, max_tokens=3000, stream=True,
                                                                extra_body={"ignore_eos": True})
     next(c for c in stream if c.choices[0].text)
