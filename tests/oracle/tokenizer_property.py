@@ -9,11 +9,13 @@ the same text; the C program also checks each decoding against the streamed one.
 under $SPW_DATA are compared too. Exit 77 where the package is missing. SPW_SEED repeats a run,
 SPW_ROUNDS sets its length.
 """
+import base64
 import json
 import multiprocessing
 import os
 import random
 import select
+import struct
 import subprocess
 import sys
 import tempfile
@@ -99,6 +101,49 @@ def make_bpe(rng, alphabet, n_merges, **more):
             "merges": merges, **more}
 
 
+def make_unigram(rng):
+    """Random tokens with scores, some of them equal."""
+    tokens = list(dict.fromkeys(["<unk>", "</s>"] + sentencepiece_alphabet(rng) + fallback_tokens(rng)[:rng.choice([0, 256])]))
+    common = [t for t in tokens if len(t) == 1]
+    for _ in range(300):
+        tokens.append("".join(rng.choice(common[:94] + ["▁"] * 20) for _ in range(rng.randrange(2, 5))))
+    tokens = [t for t in dict.fromkeys(tokens + [w for w in WORDS if rng.random() < 0.5]) if t in ("<unk>", "</s>") or rng.random() < 0.9]
+    vocab = [[t, round(-rng.random() * 12, rng.choice([0, 1, 6]))] for t in tokens]
+    return {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": rng.random() < 0.5}
+
+
+def double_array(keys):
+    """A trie of keys (bytes) with values, as Darts-clone lays it out: a unit a node, children at `base ^ byte`."""
+    units, used, bases = {0: 0}, {0}, {0}
+    def place(at, depth, members):
+        children = {}
+        for key, value in members:
+            children.setdefault(key[depth] if depth < len(key) else 0, []).append((key, value))
+        base = next(b for b in range(1, 1 << 20) if b not in bases and all(b ^ c not in used for c in children))
+        bases.add(base)
+        used.update(base ^ c for c in children)
+        units[at] |= (at ^ base) << 10 | (0 in children) << 8
+        for c, its in children.items():
+            units[base ^ c] = its[0][1] | 1 << 31 if not c else c
+            if c:
+                place(base ^ c, depth + 1, its)
+    place(0, 0, sorted(keys.items()))
+    n = (max(units) | 255) + 1  # in blocks; the package reads behind the last used one
+    return struct.pack(f"<{n}I", *(units.get(i, 0) for i in range(n)))
+
+
+def charsmap(rng):
+    """A map of characters as SentencePiece stores it: what its own rules do, and what no rule would."""
+    keys, texts = {}, b""
+    for _ in range(rng.choice([1, 20, 200])):
+        key = rng.choice([rng.choice(CHARS), rng.choice(SPACES), rng.choice("abeTo"), "\r\n", "e\u0301", rng.choice(WORDS)[:3]]).encode()
+        if key not in keys:
+            keys[key] = len(texts)
+            texts += rng.choice(["", " ", "a", "▁", "é", rng.choice(WORDS)]).encode() + b"\0"
+    trie = double_array(keys)
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(struct.pack("<I", len(trie)) + trie + texts).decode()}
+
+
 def sentencepiece_alphabet(rng):
     chars = [chr(c) for c in range(0x21, 0x7F)] + list("▁éïß你한") + rng.sample(CHARS, 20)
     return chars
@@ -132,7 +177,7 @@ def sequence(kind, members):
 
 def family(rng):
     """The shapes that real models have."""
-    kind = rng.choice(["llama3", "gemma", "llama2", "metaspace", "gpt2", "wordlevel"])
+    kind = rng.choice(["llama3", "gemma", "llama2", "metaspace", "gpt2", "wordlevel", "unigram", "unigram"])
     spec = {"normalizer": None, "pre_tokenizer": None, "decoder": None}
     if kind in ("llama3", "gpt2"):
         spec["model"] = make_bpe(rng, byte_alphabet(), 300, ignore_merges=kind == "llama3")
@@ -143,6 +188,12 @@ def family(rng):
         words = list(dict.fromkeys(WORDS + ["u"]))
         spec["model"] = {"type": "WordLevel", "unk_token": "u", "vocab": {w: i for i, w in enumerate(words)}}
         spec["pre_tokenizer"] = {"type": rng.choice(["Whitespace", "WhitespaceSplit"])}
+    elif kind == "unigram":
+        metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": rng.random() < 0.8}
+        spec["model"] = make_unigram(rng)
+        spec["normalizer"] = rng.choice([None, sequence("normalizers", [charsmap(rng), replace({"Regex": " {2,}"}, " ")])])
+        spec["pre_tokenizer"] = rng.choice([metaspace, sequence("pretokenizers", [{"type": "WhitespaceSplit"}, metaspace])])
+        spec["decoder"] = metaspace
     else:
         unk = {"unk_token": "<unk>", "fuse_unk": rng.random() < 0.7, "byte_fallback": rng.random() < 0.8}
         alphabet = ["<unk>"] + sentencepiece_alphabet(rng) + fallback_tokens(rng)
@@ -174,7 +225,7 @@ def random_pattern(rng, empty=True):
 
 def random_normalizer(rng):
     return rng.choice([
-        {"type": "NFC"}, {"type": "NFD"}, {"type": "NFKC"}, {"type": "NFKD"}, {"type": "Lowercase"},
+        charsmap(rng), {"type": "NFC"}, {"type": "NFD"}, {"type": "NFKC"}, {"type": "NFKD"}, {"type": "Lowercase"},
         {"type": "Prepend", "prepend": rng.choice(["▁", "x y", "é"])},
         {"type": "Strip", "strip_left": rng.random() < 0.5, "strip_right": rng.random() < 0.5},
         replace(random_pattern(rng, False), rng.choice(["", "▁", " ", "ab"]))])
@@ -214,13 +265,16 @@ def random_pipeline(rng):
 
 
 def add_tokens(rng, spec):
-    next_id = max(spec["model"]["vocab"].values()) + 1
+    ids = spec["model"]["vocab"]
+    if isinstance(ids, list):
+        ids = {token: i for i, (token, _) in enumerate(ids)}
+    next_id = max(ids.values()) + 1
     added, normalized = [], rng.random() < 0.4
     for content in rng.sample(["<s>", "</s>", "<|im_end|>", "ab", "the", "The code", " x", "▁a", "é", "\n\n"], rng.randrange(6)):
         # The package knows special tokens by text, and forgets (or confuses) them when a normal form differs; we go
         # by id. So not both kinds in one tokenizer.
         special = not normalized and rng.random() < 0.5
-        vocab_id = spec["model"]["vocab"].get(content)
+        vocab_id = ids.get(content)
         added.append({"id": next_id if vocab_id is None else vocab_id, "content": content,
                       "single_word": rng.random() < 0.2, "lstrip": rng.random() < 0.2, "rstrip": rng.random() < 0.2,
                       "normalized": normalized and rng.random() < 0.6, "special": special})

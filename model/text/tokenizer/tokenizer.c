@@ -89,8 +89,10 @@ void spw_tokenizer_close(struct spw_tokenizer *t)
     for (size_t i = 0; i < t->n_added; i++)
         spw_free(t->added[i].form);
     spw_free(t->added);
-    spw_free(t->raw.order);
-    spw_free(t->normalized.order);
+    spw_free(t->raw.forms);
+    spw_free(t->normalized.forms);
+    spw_free(t->pieces.forms);
+    spw_free(t->scores);
     spw_free(t->prefix.at);
     spw_free(t->suffix.at);
     spw_free(t->vocab.slots);
@@ -152,7 +154,7 @@ const int32_t *spw_tokenizer_suffix(const struct spw_tokenizer *t, size_t *n)
 
 struct encoder {
     struct spw_tok_matcher matcher;
-    struct spw_tok_bpe_work work;
+    struct spw_tok_model_work work;
     struct spw_tok_text x, next;
     struct spw_tok_ids ids;
 };
@@ -160,7 +162,7 @@ struct encoder {
 static void encoder_free(struct encoder *e)
 {
     spw_tok_matcher_free(&e->matcher);
-    spw_tok_bpe_work_free(&e->work);
+    spw_tok_model_work_free(&e->work);
     spw_tok_text_free(&e->x);
     spw_tok_text_free(&e->next);
     spw_free(e->ids.at);

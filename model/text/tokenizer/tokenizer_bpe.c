@@ -1,4 +1,5 @@
-/* The models: byte-pair merges in order of rank or of score, and whole-word lookup.
+/* The models: byte-pair merges in order of rank or of score, and whole-word lookup. (The third one:
+ * tokenizer_unigram.c.)
  *
  * BPE: every character is a symbol in a doubly linked list; a heap holds the merges that are
  * possible now, by (rank, position). The best one is taken, its right symbol is swallowed, and the
@@ -16,11 +17,12 @@ int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id)
     return 0;
 }
 
-void spw_tok_bpe_work_free(struct spw_tok_bpe_work *w)
+void spw_tok_model_work_free(struct spw_tok_model_work *w)
 {
     spw_free(w->symbols);
     spw_free(w->heap);
-    *w = (struct spw_tok_bpe_work){0};
+    spw_free(w->paths);
+    *w = (struct spw_tok_model_work){0};
 }
 
 /* ---- the heap: smallest order first ---- */
@@ -38,7 +40,7 @@ static void sift_down(struct spw_tok_candidate *heap, size_t n, size_t i)
     heap[i] = c;
 }
 
-static void heap_push(struct spw_tok_bpe_work *w, struct spw_tok_candidate c)
+static void heap_push(struct spw_tok_model_work *w, struct spw_tok_candidate c)
 {
     size_t i = w->n_heap++;
     for (; i && w->heap[(i - 1) / 2].order > c.order; i = (i - 1) / 2)
@@ -46,7 +48,7 @@ static void heap_push(struct spw_tok_bpe_work *w, struct spw_tok_candidate c)
     w->heap[i] = c;
 }
 
-static struct spw_tok_candidate heap_pop(struct spw_tok_bpe_work *w)
+static struct spw_tok_candidate heap_pop(struct spw_tok_model_work *w)
 {
     struct spw_tok_candidate top = w->heap[0];
     w->heap[0] = w->heap[--w->n_heap];
@@ -57,7 +59,7 @@ static struct spw_tok_candidate heap_pop(struct spw_tok_bpe_work *w)
 
 /* ---- symbols ---- */
 
-static int symbol_add(struct spw_tok_bpe_work *w, int32_t id, size_t start)
+static int symbol_add(struct spw_tok_model_work *w, int32_t id, size_t start)
 {
     SPW_TRY(spw_grow(&w->symbols, &w->symbol_capacity, w->n_symbols + 1, sizeof *w->symbols));
     int32_t at = (int32_t)w->n_symbols++;
@@ -77,7 +79,7 @@ static int32_t char_id(const struct spw_tokenizer *t, const char *p, size_t len)
 }
 
 /* 1: every byte of the character has a token of its own, and they are added. 0: not so. */
-static int add_bytes(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w, size_t start,
+static int add_bytes(const struct spw_tokenizer *t, struct spw_tok_model_work *w, size_t start,
                      size_t len)
 {
     const uint8_t *p = (const uint8_t *)w->text + start;
@@ -93,7 +95,7 @@ static int add_bytes(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w, 
  * token, or vanishes when the model has none. The pending unk is written only before the next known
  * character (or the next unk when they are not fused): byte-fallback symbols overtake it. That is
  * what the package does. */
-static int add_characters(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w,
+static int add_characters(const struct spw_tokenizer *t, struct spw_tok_model_work *w,
                           const char *text, size_t bytes)
 {
     bool pending = false;
@@ -128,7 +130,7 @@ static int add_characters(const struct spw_tokenizer *t, struct spw_tok_bpe_work
 }
 
 /* The token whose text is that of two neighbours. */
-static bool scored_candidate(const struct spw_tokenizer *t, const struct spw_tok_bpe_work *w,
+static bool scored_candidate(const struct spw_tokenizer *t, const struct spw_tok_model_work *w,
                              int32_t at, int32_t next, struct spw_tok_candidate *c)
 {
     const struct spw_tok_symbol *s = w->symbols;
@@ -144,7 +146,7 @@ static bool scored_candidate(const struct spw_tokenizer *t, const struct spw_tok
 }
 
 /* Looks up the merge of the symbol at `at` with its right neighbour. */
-static bool candidate_at(const struct spw_tokenizer *t, const struct spw_tok_bpe_work *w,
+static bool candidate_at(const struct spw_tokenizer *t, const struct spw_tok_model_work *w,
                          int32_t at, struct spw_tok_candidate *c)
 {
     int32_t next = w->symbols[at].next;
@@ -159,7 +161,7 @@ static bool candidate_at(const struct spw_tokenizer *t, const struct spw_tok_bpe
     return true;
 }
 
-static int merge_all(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w)
+static int merge_all(const struct spw_tokenizer *t, struct spw_tok_model_work *w)
 {
     struct spw_tok_symbol *s = w->symbols;
     struct spw_tok_candidate c;
@@ -191,7 +193,7 @@ static int merge_all(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w)
     return 0;
 }
 
-static int bpe_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w, const char *text,
+static int bpe_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w, const char *text,
                       size_t bytes, struct spw_tok_ids *ids)
 {
     if (t->ignore_merges) {
@@ -208,11 +210,13 @@ static int bpe_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w,
     return 0;
 }
 
-int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w,
+int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w,
                          const char *text, size_t bytes, struct spw_tok_ids *ids)
 {
     if (t->model == SPW_TOK_BPE)
         return bpe_encode(t, w, text, bytes, ids);
+    if (t->model == SPW_TOK_UNIGRAM)
+        return spw_tok_unigram_encode(t, w, text, bytes, ids);
     int32_t id = spw_tok_map_find(t, &t->vocab, text, bytes);
     id = id < 0 ? t->unk_id : id;
     return id < 0 ? -ENODATA : spw_tok_ids_add(ids, id);

@@ -154,8 +154,10 @@ static int check_template(const struct spw_tok_build *b, const struct spw_tok_id
 int spw_tok_build_finish(const struct spw_tok_build *b)
 {
     struct spw_tokenizer *t = b->t;
-    SPW_TRY(spw_tok_finder_init(&t->raw, t, false));
-    SPW_TRY(spw_tok_finder_init(&t->normalized, t, true));
+    SPW_TRY(spw_tok_finder_of_added(&t->raw, t, false));
+    SPW_TRY(spw_tok_finder_of_added(&t->normalized, t, true));
+    if (t->model == SPW_TOK_UNIGRAM)
+        SPW_TRY(spw_tok_finder_of_model(&t->pieces, t));
     SPW_TRY(check_template(b, &t->prefix));
     return check_template(b, &t->suffix);
 }

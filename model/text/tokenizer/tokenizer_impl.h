@@ -11,7 +11,8 @@
  * tokenizer_regex.c  patterns: Oniguruma's dialect on PCRE2, literal search
  * tokenizer_norm.c   normalizers: text -> text
  * tokenizer_pre.c    pre-tokenizers: pieces -> pieces
- * tokenizer_bpe.c    models: piece -> ids
+ * tokenizer_charsmap.c  the normalizer of SentencePiece files
+ * tokenizer_bpe.c    models: piece -> ids; tokenizer_unigram.c  the one with scores
  * tokenizer_decode.c ids -> text, all at once or streaming
  * tokenizer.c        open, close, encode from end to end */
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_IMPL_H
@@ -120,6 +121,7 @@ enum spw_tok_kind {
     SPW_TOK_REPLACE, /* of a decoder, too */
     SPW_TOK_LOWERCASE,
     SPW_TOK_STRIP,
+    SPW_TOK_CHARSMAP, /* `content`: as spw_tok_charsmap_check wants it */
     /* of a pre-tokenizer */
     SPW_TOK_PRE_PREFIX_SPACE, /* rewrite: a leading space where there is none */
     SPW_TOK_PRE_BYTES,        /* rewrite: each byte as its GPT-2 character */
@@ -151,7 +153,8 @@ enum spw_tok_scheme {
 struct spw_tok_step {
     enum spw_tok_kind kind;
     struct spw_tok_pattern pattern; /* REPLACE, SPLIT */
-    char *content;                  /* owned: PREPEND, REPLACE; one character: METASPACE, STRIP */
+    char *content;                  /* owned: PREPEND, REPLACE; one character: METASPACE, STRIP;
+                                     CHARSMAP: its bytes */
     size_t content_bytes;
     enum spw_tok_behavior behavior; /* SPLIT */
     bool invert;                    /* the same */
@@ -179,6 +182,10 @@ static inline size_t spw_tok_normal_limit(size_t bytes)
  * was cut away. -E2BIG: out->limit. */
 int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
                       size_t bytes, struct spw_tok_buf *out, bool *at_start);
+/* Whether these are the bytes of a map of characters: see tokenizer_charsmap.c. */
+bool spw_tok_charsmap_check(const char *map, size_t bytes);
+int spw_tok_charsmap_apply(const struct spw_tok_step *norm, const char *text, size_t bytes,
+                           struct spw_tok_buf *out);
 
 /* ---- pre-tokenizers ---- */
 
@@ -239,11 +246,21 @@ struct spw_tok_added {
     size_t form_bytes;
 };
 
-/* Added tokens in the order of their forms, for leftmost-longest matching. */
+/* Texts in their order, to find those that another text begins with. */
 struct spw_tok_finder {
-    uint32_t *order; /* owned: indexes into t->added */
-    size_t n;
+    struct spw_tok_form {
+        const char *text; /* borrowed: the tokenizer's */
+        uint32_t bytes;
+        uint32_t index; /* of an added token in t->added; of a token of the model: its id */
+    } * forms;          /* owned */
+    size_t n, capacity;
     bool begins[256]; /* some form begins with this byte */
+};
+
+/* A search for the forms that a text begins with, the shortest first. Zeros: it begins. */
+struct spw_tok_search {
+    size_t low, high; /* forms that agree with the text so far */
+    size_t bytes;     /* of the form that was found */
 };
 
 int32_t spw_tok_map_find(const struct spw_tokenizer *t, const struct spw_tok_map *map,
@@ -253,8 +270,14 @@ int spw_tok_map_add(const struct spw_tokenizer *t, struct spw_tok_map *map, int3
 int spw_tok_merges_init(struct spw_tokenizer *t, size_t n);
 struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t left,
                                          int32_t right);
-/* The added tokens that are `normalized`, or the others. */
-int spw_tok_finder_init(struct spw_tok_finder *f, const struct spw_tokenizer *t, bool normalized);
+/* The added tokens that are `normalized`, or the others. -ENOMEM. */
+int spw_tok_finder_of_added(struct spw_tok_finder *f, const struct spw_tokenizer *t,
+                            bool normalized);
+/* The tokens of the model. Call it when all tokens are known. -ENOMEM. */
+int spw_tok_finder_of_model(struct spw_tok_finder *f, const struct spw_tokenizer *t);
+/* The index of the next longer form that the text p [n] begins with; -1: there is none. */
+int64_t spw_tok_find_next(const struct spw_tok_finder *f, const char *p, size_t n,
+                          struct spw_tok_search *s);
 /* Cuts every text piece of `in` at the added tokens of the finder; pieces go to `out`, which must
  * share its bytes. `plain` as in spw_encoding, of these bytes; NULL: no spans. */
 int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
@@ -269,6 +292,7 @@ bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_fin
 enum spw_tok_model {
     SPW_TOK_BPE,
     SPW_TOK_WORD_LEVEL,
+    SPW_TOK_UNIGRAM,
 };
 
 struct spw_tok_ids {
@@ -287,21 +311,33 @@ struct spw_tok_candidate {
     int32_t id;
 };
 
-/* The working memory of merges, kept from word to word. */
-struct spw_tok_bpe_work {
+/* The best tokens of a text up to some byte: see tokenizer_unigram.c. */
+struct spw_tok_path {
+    double score;   /* the sum of the tokens' scores */
+    uint32_t begin; /* of the last token; UINT32_MAX: no tokens end here */
+    int32_t id;     /* the last token */
+};
+
+/* The working memory of a model, kept from word to word. */
+struct spw_tok_model_work {
     struct spw_tok_symbol *symbols; /* owned */
     size_t n_symbols, symbol_capacity;
     struct spw_tok_candidate *heap; /* owned */
     size_t n_heap, heap_capacity;
+    struct spw_tok_path *paths; /* owned */
+    size_t path_capacity;
     const char *text; /* borrowed: the word in work */
     size_t bytes;
 };
 
 int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id);
 /* Appends the ids of one piece. -ENODATA: an unknown character and no unk token. */
-int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w,
+int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w,
                          const char *text, size_t bytes, struct spw_tok_ids *ids);
-void spw_tok_bpe_work_free(struct spw_tok_bpe_work *w);
+void spw_tok_model_work_free(struct spw_tok_model_work *w);
+/* The same, of the model SPW_TOK_UNIGRAM. */
+int spw_tok_unigram_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w,
+                           const char *text, size_t bytes, struct spw_tok_ids *ids);
 
 /* ---- the whole ---- */
 
@@ -326,6 +362,12 @@ struct spw_tokenizer {
      * in the order of scores, the best 0; UINT32_MAX: no symbols merge into this token. NULL: the
      * model has merges. */
     uint32_t *ranks;
+    /* Of SPW_TOK_UNIGRAM: log probabilities, owned [score_capacity >= n_entries]; what an unknown
+     * character costs; the tokens by text. */
+    double *scores;
+    size_t score_capacity;
+    double unknown_score;
+    struct spw_tok_finder pieces;
     bool byte_fallback, fuse_unk, ignore_merges, has_unk;
     int32_t unk_id; /* -1: the unk token is not in the vocabulary */
     int32_t byte_ids[256];

@@ -55,11 +55,29 @@ int spw_tok_get_id(const struct spw_tok_loader *l, const json_t *value, const ch
 
 enum { VOCAB, MERGES };
 
+/* Token number n of Unigram: ["text", score]. */
+static int take_scored(struct spw_tok_loader *l, const json_t *value)
+{
+    const json_t *text = json_array_get(value, 0), *score = json_array_get(value, 1);
+    const int32_t id = (int32_t)l->n_vocab;
+    struct spw_tokenizer *t = l->t;
+    if (json_array_size(value) != 2 || !json_is_string(text) || !json_is_number(score) ||
+        id > SPW_TOK_MAX_ID) {
+        char path[48];
+        snprintf(path, sizeof path, "model.vocab[%zu]", l->n_vocab);
+        return spw_tok_bad(l, -EINVAL, path, "", value,
+                           "a token and its score, at most 4194304 times");
+    }
+    SPW_TRY(spw_grow(&t->scores, &t->score_capacity, l->n_vocab + 1, sizeof *t->scores));
+    t->scores[l->n_vocab++] = json_number_value(score);
+    return spw_tok_build_token(&l->build, json_string_value(text), json_string_length(text), id);
+}
+
 static int take_token(struct spw_tok_loader *l, const char *token, const json_t *value)
 {
     int32_t id = 0;
-    if (!token) /* a list, which load_root refuses */
-        return 0;
+    if (!token)
+        return take_scored(l, value);
     SPW_TRY(spw_tok_get_id(l, value, "model.vocab", token, &id));
     l->n_vocab++;
     return spw_tok_build_token(&l->build, token, strlen(token), id);
@@ -161,6 +179,26 @@ static int load_bpe(const struct spw_tok_loader *l, const json_t *model)
     return load_merges(l);
 }
 
+/* A character that no token spells costs ten more than the worst token. */
+static int load_unigram(const struct spw_tok_loader *l, const json_t *model)
+{
+    struct spw_tokenizer *t = l->t;
+    const json_t *unk = json_object_get(model, "unk_id");
+    t->model = SPW_TOK_UNIGRAM;
+    t->unk_id = -1;
+    t->has_unk = unk && !json_is_null(unk);
+    SPW_TRY(spw_tok_get_bool(l, model, "model", "byte_fallback", false, &t->byte_fallback));
+    if (t->has_unk)
+        SPW_TRY(spw_tok_get_id(l, unk, "model", "unk_id", &t->unk_id));
+    if (t->has_unk && (size_t)t->unk_id >= l->n_vocab)
+        return spw_tok_bad(l, -EINVAL, "model", "unk_id", unk, "a token of model.vocab");
+    double least = 0;
+    for (size_t i = 0; i < l->n_vocab; i++)
+        least = !i || t->scores[i] < least ? t->scores[i] : least;
+    t->unknown_score = least - 10;
+    return 0;
+}
+
 /* Files from before the key existed have BPE without saying so. */
 static int load_model(const struct spw_tok_loader *l, const json_t *model)
 {
@@ -170,10 +208,12 @@ static int load_model(const struct spw_tok_loader *l, const json_t *model)
     SPW_TRY(load_unk(l, model));
     if (bpe)
         SPW_TRY(load_bpe(l, model));
+    else if (name && !strcmp(name, "Unigram"))
+        SPW_TRY(load_unigram(l, model));
     else if (name && !strcmp(name, "WordLevel"))
         l->t->model = SPW_TOK_WORD_LEVEL;
     else
-        return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE or WordLevel");
+        return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE, Unigram or WordLevel");
     spw_tok_build_characters(&l->build);
     return 0;
 }
@@ -254,20 +294,27 @@ static int check_prefix_space(const struct spw_tok_loader *l)
                     l->name, prefix ? "a space" : "no space", prefix ? "none" : "a space");
 }
 
+static int check_vocab(const struct spw_tok_loader *l, const json_t *model)
+{
+    const json_t *type = json_object_get(model, "type"), *vocab = json_object_get(model, "vocab");
+    const char *name = json_string_value(type);
+    const bool scored = name && !strcmp(name, "Unigram");
+    if (name && !scored && strcmp(name, "BPE") != 0 && strcmp(name, "WordLevel") != 0)
+        return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE, Unigram or WordLevel");
+    if (scored ? !json_is_array(vocab) : !json_is_object(vocab))
+        return spw_tok_bad(l, -EINVAL, "model", "vocab", vocab, scored ? "a list" : "an object");
+    return 0;
+}
+
 static int load_root(struct spw_tok_loader *l, json_t *root)
 {
-    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+    json_t *model = json_object_get(root, "model");
     json_t *added = json_object_get(root, "added_tokens");
     if (!json_is_object(root))
         return spw_tok_bad(l, -EINVAL, "", "the file", root, "an object");
     if (!json_is_object(model))
         return spw_tok_bad(l, -EINVAL, "", "model", model, "an object");
-    const json_t *type = json_object_get(model, "type");
-    if (!json_is_object(vocab) && json_is_string(type) && strcmp(json_string_value(type), "BPE") &&
-        strcmp(json_string_value(type), "WordLevel"))
-        return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE or WordLevel");
-    if (!json_is_object(vocab))
-        return spw_tok_bad(l, -EINVAL, "model", "vocab", vocab, "an object");
+    SPW_TRY(check_vocab(l, model));
     if (added && !json_is_null(added) && !json_is_array(added))
         return spw_tok_bad(l, -EINVAL, "", "added_tokens", added, "a list");
     l->n_own = json_array_size(added);

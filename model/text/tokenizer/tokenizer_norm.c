@@ -177,6 +177,8 @@ static int apply(const struct spw_tok_step *norm, struct spw_tok_matcher *m, con
         return lowercase(text, bytes, out);
     case SPW_TOK_STRIP:
         return strip(norm, text, bytes, out, at_start);
+    case SPW_TOK_CHARSMAP:
+        return spw_tok_charsmap_apply(norm, text, bytes, out);
     default:
         return -EINVAL;
     }

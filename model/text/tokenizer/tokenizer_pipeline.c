@@ -3,6 +3,7 @@
 #include "model/text/tokenizer/tokenizer_gguf_pre.h"
 #include "model/text/tokenizer/tokenizer_json.h"
 
+#include <nettle/base64.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ enum {
     CHARACTER = 128,   /* content: one character */
     REPLACEMENT = 256, /* replacement: the same; and what is put in front of a text */
     CUTS = 512,        /* start, stop */
+    CHARSMAP = 1024,   /* precompiled_charsmap */
 };
 
 /* A kind of step. */
@@ -55,6 +57,7 @@ static const struct row norm_rows[] = {
     {.type = "Replace", .kind = SPW_TOK_REPLACE, .keys = PATTERN | CONTENT},
     {.type = "Strip", .kind = SPW_TOK_STRIP, .keys = ENDS},
     {.type = "Lowercase", .kind = SPW_TOK_LOWERCASE},
+    {.type = "Precompiled", .kind = SPW_TOK_CHARSMAP, .keys = CHARSMAP},
     {0},
 };
 
@@ -106,7 +109,7 @@ enum { NORM, PRE, POST, DEC, N_PARTS };
 
 static const struct part parts[N_PARTS] = {
     [NORM] = {"normalizer", "normalizers", norm_rows,
-              "Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase or Strip"},
+              "Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase, Precompiled or Strip"},
     [PRE] = {"pre_tokenizer", "pretokenizers", pre_rows,
              "Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace or "
              "WhitespaceSplit"},
@@ -163,6 +166,29 @@ static int load_content(const struct spw_tok_loader *l, const json_t *object, co
     step->content = spw_strdup(text);
     step->content_bytes = strlen(text);
     return step->content ? 0 : -ENOMEM;
+}
+
+/* The file has the bytes in base64. An empty text is a map without characters. */
+static int load_charsmap(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                         struct spw_tok_step *step)
+{
+    const json_t *value = json_object_get(object, "precompiled_charsmap");
+    const char *text = json_string_value(value);
+    const size_t n = json_string_length(value);
+    struct base64_decode_ctx decoder;
+    base64_decode_init(&decoder);
+    if (!text)
+        return spw_tok_bad(l, -EINVAL, path, "precompiled_charsmap", value, "a string");
+    step->content_bytes = BASE64_DECODE_LENGTH(n);
+    step->content = spw_alloc(step->content_bytes + 1);
+    if (!step->content)
+        return -ENOMEM;
+    if (!base64_decode_update(&decoder, &step->content_bytes, (uint8_t *)step->content, n, text) ||
+        !base64_decode_final(&decoder) ||
+        !spw_tok_charsmap_check(step->content, step->content_bytes))
+        return spw_tok_bad(l, -EINVAL, path, "precompiled_charsmap", value,
+                           "a map of characters in base64, as SentencePiece makes it");
+    return 0;
 }
 
 /* One of `names`, which end in NULL: its number. */
@@ -259,6 +285,8 @@ static int load_keys(const struct spw_tok_loader *l, const json_t *object, const
         SPW_TRY(spw_tok_get_bool(l, object, path, "strip_left", true, &step->left));
         SPW_TRY(spw_tok_get_bool(l, object, path, "strip_right", true, &step->right));
     }
+    if (keys & CHARSMAP)
+        SPW_TRY(load_charsmap(l, object, path, step));
     if (keys & EACH_DIGIT) {
         SPW_TRY(spw_tok_get_bool(l, object, path, "individual_digits", false, &each));
         step->behavior = each ? SPW_TOK_ISOLATED : SPW_TOK_CONTIGUOUS;

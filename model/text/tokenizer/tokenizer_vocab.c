@@ -213,52 +213,64 @@ struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t 
 
 /* ---- added tokens ---- */
 
-/* What is searched for in a text. */
-static const char *form_of(const struct spw_tokenizer *t, uint32_t k, size_t *bytes)
-{
-    const struct spw_tok_added *a = &t->added[k];
-    const struct spw_tok_entry *e = &t->entries[a->id];
-    *bytes = a->form ? a->form_bytes : e->bytes;
-    return a->form ? a->form : t->blob.data + e->offset;
-}
-
 /* Of equal forms the first token comes first. */
-static int compare_forms(const void *a, const void *b, void *tokenizer)
+static int compare_forms(const void *a, const void *b)
 {
-    const uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
-    size_t n_a, n_b;
-    const char *text_a = form_of(tokenizer, i, &n_a), *text_b = form_of(tokenizer, k, &n_b);
-    const int c = memcmp(text_a, text_b, spw_min_u64(n_a, n_b));
-    return c ? c : n_a != n_b ? (n_a < n_b ? -1 : 1) : (i > k) - (i < k);
+    const struct spw_tok_form *x = a, *y = b;
+    const int c = memcmp(x->text, y->text, spw_min_u64(x->bytes, y->bytes));
+    return c                      ? c
+           : x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1)
+                                  : (x->index > y->index) - (x->index < y->index);
 }
 
-int spw_tok_finder_init(struct spw_tok_finder *f, const struct spw_tokenizer *t, bool normalized)
+static int add_form(struct spw_tok_finder *f, const char *text, size_t bytes, uint32_t index)
 {
-    f->order = spw_alloc((t->n_added + 1) * sizeof *f->order);
-    if (!f->order)
-        return -ENOMEM;
+    if (!bytes)
+        return 0;
+    SPW_TRY(spw_grow(&f->forms, &f->capacity, f->n + 1, sizeof *f->forms));
+    f->forms[f->n++] = (struct spw_tok_form){text, (uint32_t)bytes, index};
+    f->begins[(uint8_t)*text] = true;
+    return 0;
+}
+
+static void sort_forms(struct spw_tok_finder *f)
+{
+    if (f->n)
+        qsort(f->forms, f->n, sizeof *f->forms, compare_forms);
+}
+
+int spw_tok_finder_of_added(struct spw_tok_finder *f, const struct spw_tokenizer *t,
+                            bool normalized)
+{
     for (uint32_t k = 0; k < t->n_added; k++) {
-        size_t bytes;
-        const char *form = form_of(t, k, &bytes);
-        if (t->added[k].normalized != normalized || !bytes)
-            continue;
-        f->order[f->n++] = k;
-        f->begins[(uint8_t)*form] = true;
+        const struct spw_tok_added *a = &t->added[k];
+        const struct spw_tok_entry *e = &t->entries[a->id];
+        if (a->normalized == normalized)
+            SPW_TRY(add_form(f, a->form ? a->form : t->blob.data + e->offset,
+                             a->form ? a->form_bytes : e->bytes, k));
     }
-    qsort_r(f->order, f->n, sizeof *f->order, compare_forms, (void *)(uintptr_t)t);
+    sort_forms(f);
+    return 0;
+}
+
+int spw_tok_finder_of_model(struct spw_tok_finder *f, const struct spw_tokenizer *t)
+{
+    for (uint32_t id = 0; id < t->n_entries; id++)
+        if (t->entries[id].flags & SPW_TOK_IN_MODEL)
+            SPW_TRY(add_form(f, t->blob.data + t->entries[id].offset, t->entries[id].bytes, id));
+    sort_forms(f);
     return 0;
 }
 
 /* Of the forms [low, high), which have their first `at` bytes in common: the first one whose next
  * byte is at least `byte`. A form without a next byte comes before all others. */
-static size_t first_with(const struct spw_tokenizer *t, const struct spw_tok_finder *f, size_t low,
-                         size_t high, size_t at, int byte)
+static size_t first_with(const struct spw_tok_finder *f, size_t low, size_t high, size_t at,
+                         int byte)
 {
     while (low < high) {
         const size_t middle = (low + high) / 2;
-        size_t bytes;
-        const char *form = form_of(t, f->order[middle], &bytes);
-        if (at < bytes && (uint8_t)form[at] >= byte)
+        const struct spw_tok_form *form = &f->forms[middle];
+        if (at < form->bytes && (uint8_t)form->text[at] >= byte)
             high = middle;
         else
             low = middle + 1;
@@ -266,22 +278,29 @@ static size_t first_with(const struct spw_tokenizer *t, const struct spw_tok_fin
     return low;
 }
 
-/* The longest added token that begins at p; -1: none. */
-static int32_t longest_at(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
-                          const char *p, size_t n, size_t *bytes)
+int64_t spw_tok_find_next(const struct spw_tok_finder *f, const char *p, size_t n,
+                          struct spw_tok_search *s)
 {
-    size_t low = 0, high = n && f->begins[(uint8_t)*p] ? f->n : 0, its;
+    if (!s->bytes)
+        s->high = n && f->begins[(uint8_t)*p] ? f->n : 0;
+    while (s->bytes < n && s->low < s->high) {
+        const size_t at = s->bytes++;
+        s->low = first_with(f, s->low, s->high, at, (uint8_t)p[at]);
+        s->high = first_with(f, s->low, s->high, at, (uint8_t)p[at] + 1);
+        if (s->low < s->high && f->forms[s->low].bytes == s->bytes)
+            return f->forms[s->low].index;
+    }
+    return -1;
+}
+
+/* The longest added token that begins at p; -1: none. */
+static int32_t longest_at(const struct spw_tok_finder *f, const char *p, size_t n, size_t *bytes)
+{
+    struct spw_tok_search s = {0};
     int32_t best = -1;
-    for (size_t i = 0; i < n && low < high; i++) {
-        low = first_with(t, f, low, high, i, (uint8_t)p[i]);
-        high = first_with(t, f, low, high, i, (uint8_t)p[i] + 1);
-        if (low == high)
-            break;
-        form_of(t, f->order[low], &its);
-        if (its == i + 1) {
-            best = (int32_t)f->order[low];
-            *bytes = its;
-        }
+    for (int64_t k; (k = spw_tok_find_next(f, p, n, &s)) >= 0;) {
+        best = (int32_t)k;
+        *bytes = s.bytes;
     }
     return best;
 }
@@ -318,11 +337,11 @@ static int32_t match_at(const struct spw_tokenizer *t, const struct spw_tok_find
                         const struct spw_encoding *plain, const char *p, size_t n, size_t at,
                         size_t *bytes)
 {
-    int32_t k = longest_at(t, f, p, n, bytes);
+    int32_t k = longest_at(f, p, n, bytes);
     if (k < 0 || !plain || !spw_tokenizer_is_special(t, t->added[k].id))
         return k;
     size_t room = bytes_before_plain(plain, at);
-    return *bytes <= room ? k : longest_at(t, f, p, room, bytes);
+    return *bytes <= room ? k : longest_at(f, p, room, bytes);
 }
 
 bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
@@ -332,7 +351,7 @@ bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_fin
         const struct spw_text_span *span = &plain->plain[i];
         for (size_t at = span->begin; at < span->end; at++) {
             size_t len;
-            int32_t k = longest_at(t, f, plain->text + at, span->end - at, &len);
+            int32_t k = longest_at(f, plain->text + at, span->end - at, &len);
             if (k >= 0 && spw_tokenizer_is_special(t, t->added[k].id))
                 return true;
         }

@@ -72,6 +72,41 @@ static void test_models(void)
     spw_tokenizer_close(t);
 }
 
+/* The ids are those of the tokenizers package. */
+static void test_unigram(void)
+{
+#define UNIGRAM(more, model)                                                                       \
+    "{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"<unk>\",0],[\"a\",-1],[\"b\",-1],[\"ab\",-2]," \
+    "[\"abc\",-2.5],[\"c\",-1],[\"bc\",-1.5],[\"\\u00e9\",-3]" more "]" model "}}"
+    struct spw_tokenizer *t = parse(UNIGRAM("", ",\"unk_id\":0"));
+    expect_ids(t, "abc", "4"); /* as good as a bc, and found first */
+    expect_ids(t, "ab", "3");
+    expect_ids(t, "xya", "0 1"); /* unknown characters are one token */
+    expect_ids(t,
+               "\xc3\xa9\xe6\x97\xa5\xe6\x9c\xac"
+               "b",
+               "7 0 2");
+    expect_ids(t, "xabx", "0 3 0");
+    expect_ids(t, "<unk>", "0");
+    expect_text(t, IDS(4, 7), "abc \xc3\xa9");
+    spw_tokenizer_close(t);
+
+    t = parse(UNIGRAM(",[\"<0x78>\",0],[\"<0xE6>\",0],[\"<0x97>\",0],[\"<0xA5>\",0]",
+                      ",\"unk_id\":0,\"byte_fallback\":true"));
+    expect_ids(t, "xx", "8 8");
+    expect_ids(t, "xy", "0"); /* one token, and there is no byte of y */
+    expect_ids(t,
+               "\xe6\x97\xa5"
+               "a",
+               "9 10 11 1");
+    spw_tokenizer_close(t);
+
+    t = parse(UNIGRAM("", ""));
+    expect_ids(t, "a", "1");
+    expect_ids(t, "x", "error");
+    spw_tokenizer_close(t);
+}
+
 /* The vocabulary is read by a scanner of our own: its strings against jansson's reading of JSON. */
 static void test_escapes(void)
 {
@@ -158,6 +193,12 @@ static void test_plain_spans(void)
 
 /* ---- steps ---- */
 
+/* ! becomes b, carriage return and newline become c, a tab vanishes. */
+#define CHARSMAP                                                                                   \
+    "hAAAAAAEAAAAAAAABAAAgAAAAAACAACAAAAAgAAAAAAAAAAACSkAAAo1AAAAAAAAAAAAAA08AAAAAAAAAAAAAAAAAAAA" \
+    "AAAA"                                                                                         \
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIZUAAGIAYwAA"
+
 static void test_steps(void)
 {
     static const struct {
@@ -168,6 +209,12 @@ static void test_steps(void)
         {NORM("{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}"), " \n a ", "1 4"},
         {NORM("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"[xy]+\"},\"content\":\"b\"}"),
          "axyxc", "7"},
+        {NORM("{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"" CHARSMAP "\"}"), "a!\t\r\n",
+         "7"},
+        /* A cluster is replaced as a whole; one of seven bytes is not. */
+        {NORM("{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"" CHARSMAP "\"}"),
+         "a!\xcc\x81\r\na!\xcc\x81\xcc\x81\xcc\x81", "7 6 0 0 0"},
+        {NORM("{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}"), "abc", "7"},
         {NORM("{\"type\":\"NFKD\"}"), "\xef\xbd\x81", "1"}, /* fullwidth a */
         {NORM("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"},{\"type\":\"Replace\","
               "\"pattern\":{\"String\":\"\\u0301\"},\"content\":\"\"}]}"),
@@ -375,6 +422,7 @@ static void test_decoders(void)
 int main(void)
 {
     test_models();
+    test_unigram();
     test_escapes();
     test_added_tokens();
     test_plain_spans();
