@@ -1,6 +1,6 @@
-/* JSON in tests of readers: texts that are written with ' where they have ", and a count of the
- * blocks that jansson holds. The allocations of jansson fail as spw_alloc_fail_nth says, and a test
- * can ask whether the one has failed. */
+/* JSON in tests of readers: texts that are written with ' where they have ", a value by its path,
+ * and a count of the blocks that jansson holds. The allocations of jansson fail as
+ * spw_alloc_fail_nth says, and a test can ask whether the one has failed. */
 #ifndef SPW_TESTS_JSON_TEXT_H
 #define SPW_TESTS_JSON_TEXT_H
 
@@ -8,6 +8,7 @@
 #include "tests/check.h"
 
 #include <jansson.h>
+#include <string.h>
 
 /* The text with " in the place of each '. It lives until there are four later ones. */
 static inline const char *json_quoted(const char *text)
@@ -21,6 +22,18 @@ static inline const char *json_quoted(const char *text)
     CHECK(!text[i]);
     to[i] = 0;
     return to;
+}
+
+/* What stands at "a.0.b"; NULL: nothing. */
+static inline json_t *value_at(const json_t *j, const char *at)
+{
+    char path[128], *rest;
+    json_t *found = (json_t *)(uintptr_t)j;
+    snprintf(path, sizeof path, "%s", at);
+    for (char *key = strtok_r(path, ".", &rest); key; key = strtok_r(NULL, ".", &rest))
+        found = json_is_array(found) ? json_array_get(found, (size_t)atoi(key))
+                                     : json_object_get(found, key);
+    return found;
 }
 
 static int64_t json_outstanding; /* for json_set_alloc_funcs(json_alloc, json_free) */

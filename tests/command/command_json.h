@@ -2,10 +2,9 @@
 #ifndef SPW_TESTS_COMMAND_COMMAND_JSON_H
 #define SPW_TESTS_COMMAND_COMMAND_JSON_H
 
-#include "tests/command/command_run.h"
+#include "tests/json_text.h"
 
-#include <jansson.h>
-#include <string.h>
+#include "tests/command/command_run.h" /* behind headers with parameters `out` and `err` */
 
 static inline json_t *parse(const char *text)
 {
@@ -20,18 +19,6 @@ static inline json_t *parse_file(const char *name)
     static char text[1 << 20];
     read_file(name, text, sizeof text);
     return parse(text);
-}
-
-/* What stands at "a.0.b"; NULL: nothing. */
-static inline json_t *value_at(const json_t *j, const char *at)
-{
-    char path[128], *rest;
-    json_t *found = (json_t *)(uintptr_t)j;
-    snprintf(path, sizeof path, "%s", at);
-    for (char *key = strtok_r(path, ".", &rest); key; key = strtok_r(NULL, ".", &rest))
-        found = json_is_array(found) ? json_array_get(found, (size_t)atoi(key))
-                                     : json_object_get(found, key);
-    return found;
 }
 
 static inline long long number(const json_t *j, const char *path)

@@ -1,11 +1,35 @@
-/* config.json: sizes and other single values, tokens, every kind of bad file, real files and the
- * golden folders, and no leak after a failed allocation. Expected values are copied from the files
- * by hand. Each of the files test_config_*.c has one subject more. */
-#include "tests/config_text.h"
+/* config.json: the cases of config.cases, every kind of bad file, real files and the golden
+ * folders, and no leak after a failed allocation. Expected values are copied from the files by
+ * hand. */
 #include "tests/folder.h"
 #include "tests/source_config.h"
+#include "tests/unit/model/config_cases.h"
 
-#include <math.h>
+static int parse(struct spw_model_config *out, const char *text, const char *generation,
+                 struct spw_error *err)
+{
+    return spw_config_parse(
+        out,
+        &(struct spw_config_text){.config = text,
+                                  .config_bytes = strlen(text),
+                                  .generation = generation,
+                                  .generation_bytes = generation ? strlen(generation) : 0},
+        err);
+}
+
+/* A line of config.cases: a base, and a patch over it. */
+static int parse_case(struct spw_model_config *out, const char *line, struct spw_error *err)
+{
+    json_t *root = config_cases_json(&line), *patch = config_cases_json(&line);
+    if (!root || !patch || json_object_update(root, patch))
+        abort();
+    char *text = json_dumps(root, 0);
+    const int rc = parse(out, text, strncmp(line, "+ ", 2) ? NULL : line + 2, err);
+    json_free(text);
+    json_decref(root);
+    json_decref(patch);
+    return rc;
+}
 
 /* Every allocation fails once, ours and jansson's: -ENOMEM, and no leak. */
 static void test_failed_allocations(void)
@@ -28,192 +52,12 @@ static void test_failed_allocations(void)
     CHECK(n_failed >= 50);
 }
 
-static void test_defaults(void)
-{
-    struct spw_model_config c =
-        accept(llama, "{'model_type': 'olmo', 'layer_norm_eps': 0.5}", NULL);
-    CHECK(c.rms_eps == 1e-5f); /* no key of this family */
-    c = accept(llama, "{}", NULL);
-    CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 6 && c.hidden == 64);
-    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.kv[0].n_heads == 8 && c.kv[0].head_dim == 8);
-    CHECK(c.vocab == 100 && c.max_positions == 512 && c.rms_eps == 1e-6f);
-    CHECK(c.norm == SPW_NORM_LLAMA && c.act == SPW_ACT_SILU);
-    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm && !c.sandwich);
-    CHECK(!c.tied_embeddings && c.embedding_scale == 1 && c.logit_softcap == 0);
-    CHECK(c.attention_softcap == 0 && c.attention_scale == (float)(1 / sqrt(8)));
-    CHECK(c.dtype == SPW_DTYPE_AUTO && kinds_are(&c, "FFFFFF") && c.window == 0);
-    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT && c.rope[0].theta == 1e4 && c.rope[1].theta == 1e4);
-    CHECK(c.bos == 1 && c.n_eos == 1 && c.eos[0] == 2);
-
-    c = accept(mistral, "{}", NULL); /* an absent window is 4096, a null one is none */
-    CHECK(kinds_are(&c, "SSSSSS") && c.window == 4096 && c.kv[0].n_heads == 8);
-    c = accept(mistral, "{'sliding_window': null, 'attention_bias': true}", NULL);
-    CHECK(kinds_are(&c, "FFFFFF") && c.window == 0 && !c.qkv_bias);
-
-    c = accept(qwen3, "{'head_dim': null}", NULL);
-    CHECK(c.kv[0].head_dim == 8 && c.qk_norm && !c.qkv_bias && c.kv[0].n_heads == 8 && c.bos == -1);
-    CHECK(c.n_eos == 0);
-    c = accept(qwen3, "{'attention_bias': true}", NULL);
-    CHECK(c.kv[0].head_dim == 128 && c.qkv_bias && c.o_bias && !c.mlp_bias);
-}
-
-static void test_bad_sizes(void)
-{
-    refuse(
-        llama, "{'model_type': 'rwkv'}",
-        "config.json: model_type: found 'rwkv', expected a model type that docs/models.md lists");
-    refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_limit': 5}",
-           "swiglu_limit: found 5, expected 7");
-    refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_alpha': 1}",
-           "swiglu_alpha: found 1, expected 1.702");
-    refuse(llama, "{'swiglu_limit': 7}", "swiglu_limit: found 7, expected nothing: llama models");
-    refuse(llama, "{'quantization_config': {'quant_method': 'mxfp4'}}",
-           "quantization_config.quant_method: found 'mxfp4', expected fp8");
-    refuse(llama, "{'model_type': null}", "model_type: found null");
-    refuse(llama, "{'model_type': 7}", "model_type: found 7, expected a string");
-    refuse(llama, "{'model_type': 'gemma3'}", "text_config: found nothing, expected an object");
-    refuse(llama, "{'model_type': 'gemma3', 'text_config': {'model_type': 'llama'}}",
-           "text_config.model_type: found 'llama', expected gemma3_text");
-    static const char *const sizes[] = {"num_hidden_layers", "hidden_size", "intermediate_size",
-                                        "vocab_size", "num_attention_heads"};
-    static const char *const bad[] = {"null", "0",    "-1",   "'64'",       "64.5",
-                                      "1e30", "true", "[64]", "4294967296", "9223372036854775807"};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        for (size_t j = 0; j < sizeof bad / sizeof bad[0]; j++) {
-            char patch[96], message[96];
-            snprintf(patch, sizeof patch, "{'%s': %s}", sizes[i], bad[j]);
-            snprintf(message, sizeof message, "config.json: %s: found ", sizes[i]);
-            refuse(llama, patch, message);
-        }
-    }
-    refuse(llama, "{'num_key_value_heads': 3}",
-           "num_key_value_heads: found 3, expected a divisor of num_attention_heads, 8");
-    refuse(llama, "{'num_key_value_heads': 16}", "num_key_value_heads: found 16");
-    refuse(llama, "{'num_key_value_heads': 0}", "num_key_value_heads: found 0");
-    refuse(qwen2, "{'num_attention_heads': 4, 'num_key_value_heads': 32}", "a divisor of");
-    refuse(llama, "{'head_dim': 7}", "head_dim: found 7, expected an even number");
-    refuse(llama, "{'head_dim': 2048}", "head_dim: found 2048, expected an integer from 2 to 1024");
-    refuse(llama, "{'num_attention_heads': 6}", "hidden_size: found 64, expected 6");
-    refuse(llama, "{'hidden_size': 24}", "hidden_size: found 24, expected 8");
-    refuse(llama, "{'max_position_embeddings': 0}", "max_position_embeddings: found 0");
-    refuse(llama, "{'rms_norm_eps': -1e-6}", "rms_norm_eps: found -9.9999999999999995e-07");
-    refuse(llama, "{'hidden_act': 'mish'}", "hidden_act: found 'mish', expected silu, gelu");
-    refuse(llama, "{'attention_bias': 1}", "attention_bias: found 1, expected true or false");
-    refuse(llama, "{'tie_word_embeddings': 'yes'}", "tie_word_embeddings: found 'yes'");
-    refuse(llama, "{'torch_dtype': 'int8'}", "torch_dtype: found 'int8', expected float64");
-    refuse(llama, "{'quantization_config': {'bits': 4}}",
-           "quantization_config.quant_method: found nothing, expected fp8, or no quantization");
-    refuse(llama, "{'quantization_config': {'quant_method': 'gptq'}}",
-           "quantization_config.quant_method: found 'gptq', expected fp8");
-    refuse(llama, "{'model_type': 'gpt_oss', 'quantization_config': {'quant_method': 'gptq'}}",
-           "quantization_config.quant_method: found 'gptq', expected mxfp4, fp8, or no");
-    refuse(llama, "{'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128]}}",
-           "quantization_config.weight_block_size: found a list of 1, expected a list of two");
-    refuse(gemma3, "{'use_bidirectional_attention': true}",
-           "use_bidirectional_attention: found true");
-    accept(llama, "{'is_causal': true}", NULL);
-    refuse(llama, "{'is_causal': false}", "is_causal: found false, expected true");
-    refuse(gemma3, "{'is_causal': null}", "is_causal: found null, expected true");
-    refuse(gemma3, "{'query_pre_attn_scalar': 0}", "query_pre_attn_scalar: found 0");
-    refuse(llama, "{'hidden_act': 'a\\nb'}", "hidden_act: found 'a?b'");
-}
-
-/* Facts that come from the file only. */
-static void test_facts(void)
-{
-    static const struct {
-        const char *name;
-        enum spw_activation act;
-    } acts[] = {{"relu", SPW_ACT_RELU},
-                {"quick_gelu", SPW_ACT_GELU_QUICK},
-                {"gelu_new", SPW_ACT_GELU_TANH}};
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
-        char patch[64];
-        snprintf(patch, sizeof patch, "{'hidden_act': '%s'}", acts[i].name);
-        struct spw_model_config c = accept(llama, patch, NULL);
-        CHECK(c.act == acts[i].act);
-    }
-    struct spw_model_config c = accept(llama, "{'torch_dtype': 'float64'}", NULL);
-    CHECK(c.dtype == SPW_DTYPE_F32 && !c.fp8_scaled);
-    c = accept(llama, "{'quantization_config': {'quant_method': 'fp8'}}", NULL);
-    CHECK(c.fp8_scaled && c.fp8_block[0] == 128 && c.fp8_block[1] == 128);
-    c = accept(llama, "{'quantization_config': {'quant_method': 'fp8', 'weight_block_size': null}}",
-               NULL);
-    CHECK(c.fp8_scaled && !c.fp8_block[0] && !c.fp8_block[1]);
-    const char *qwen = "{'model_type': 'qwen3_vl', 'text_config': {'model_type': 'qwen3_vl_text', "
-                       "'hidden_size': 64, 'intermediate_size': 96, 'num_hidden_layers': 2, "
-                       "'num_attention_heads': 4, 'num_key_value_heads': 2, 'vocab_size': 100, "
-                       "'quantization_config': {'quant_method': '%s'}}}";
-    char text[512];
-    snprintf(text, sizeof text, qwen, "fp8");
-    CHECK(accept(text, "{}", NULL).fp8_scaled && accept(text, "{}", NULL).fp8_block[1] == 128);
-    snprintf(text, sizeof text, qwen, "bitnet");
-    refuse(text, "{}", "config.json: text_config.quantization_config.quant_method: found 'bitnet'");
-    CHECK(accept(text, "{'quantization_config': {'quant_method': 'fp8'}}", NULL).fp8_scaled);
-    /* transformers ignores flat keys if each layer kind has its own */
-    c = accept(gemma3, "{'rope_parameters': {'rope_theta': 77, 'rope_type': 'default'}}", NULL);
-    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
-}
-
-static bool asks(const struct spw_model_config *c, const char *word, bool by_generation)
-{
-    return !strcmp(c->cache_implementation, word) && c->cache_by_generation == by_generation;
-}
-
-static void test_cache_words(void)
-{
-    struct spw_model_config c = accept(llama, "{}", "{}");
-    CHECK(asks(&c, "", false) && !c.kinds_listed);
-    c = accept(llama, "{'cache_implementation': 'hybrid'}", "{}");
-    CHECK(asks(&c, "hybrid", false));
-    c = accept(llama, "{'cache_implementation': 'hybrid'}", "{'cache_implementation': 'static'}");
-    CHECK(asks(&c, "static", true));
-    c = accept(llama, "{'cache_implementation': 'hybrid'}",
-               "{'cache_implementation': null}"); /* removes it */
-    CHECK(asks(&c, "", false));
-    c = accept(llama, "{}",
-               "{'cache_implementation': 'a\\u001b[31m\\u00e9 0123456789012345678901234567'}");
-    CHECK_MSG(asks(&c, "a?[31m?? 0123456789012345678901", true), "%s", c.cache_implementation);
-    c = accept(gemma3,
-               "{'num_hidden_layers': 2, 'layer_types': ['sliding_attention','full_attention']}",
-               NULL);
-    CHECK(c.kinds_listed && kinds_are(&c, "SF"));
-    refuse(llama, "{'cache_implementation': 4}",
-           "config.json: cache_implementation: found 4, expected a string");
-}
-
-static void test_tokens(void)
-{
-    struct spw_model_config c =
-        accept(llama, "{'eos_token_id': [5, 6, 7], 'bos_token_id': null}", NULL);
-    CHECK(c.n_eos == 3 && c.eos[2] == 7 && c.bos == -1);
-    c = accept(llama, "{'eos_token_id': 5}", "{'eos_token_id': [8, 9], 'bos_token_id': 4}");
-    CHECK(c.n_eos == 2 && c.eos[0] == 8 && c.eos[1] == 9 && c.bos == 4);
-    c = accept(llama, "{'eos_token_id': 5}", "{'do_sample': true}");
-    CHECK(c.n_eos == 1 && c.eos[0] == 5);
-    refuse(llama, "{'eos_token_id': -1}", "eos_token_id: found -1, expected a token id or a list");
-    refuse(llama, "{'eos_token_id': [1, '2']}", "eos_token_id: found a list of 2");
-    refuse(llama, "{'eos_token_id': [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
-           "eos_token_id: found a list of 17");
-    refuse(llama, "{'eos_token_id': [1, 100]}",
-           "config.json: eos_token_id: found a list of 2, expected ids below vocab_size, 100");
-    c = accept(llama, "{'suppress_tokens': [3]}", "{'suppress_tokens': [8, 100, -1, 99]}");
-    CHECK(c.n_suppressed == 2 && c.suppressed[0] == 8 && c.suppressed[1] == 99);
-    c = accept(llama, "{'suppress_tokens': [3]}", "{'do_sample': true}");
-    CHECK(c.n_suppressed == 1 && c.suppressed[0] == 3);
-    c = accept(llama, "{'suppress_tokens': [3]}", "{'suppress_tokens': null}");
-    CHECK(c.n_suppressed == 0);
-    refuse(llama, "{'suppress_tokens': [1, 'a']}",
-           "suppress_tokens: found a list of 2, expected a list of at most 128 token ids");
-    refuse(llama, "{'bos_token_id': [1]}", "bos_token_id: found a list of 1, expected a token id");
-    struct spw_error err = {0};
-    CHECK(parse(&c, json_quoted(llama), "{\"eos_token_id\": 2.5}", &err) == -EINVAL);
-    CHECK(!strcmp(err.text, "generation_config.json: eos_token_id: found 2.5, expected a token id "
-                            "or a list of at most 16"));
-}
-
 static void test_bad_json(void)
 {
+    const char *llama =
+        json_quoted("{'model_type': 'llama', 'hidden_size': 64, 'intermediate_size': 96, "
+                    "'vocab_size': 100, 'num_hidden_layers': 6, "
+                    "'num_attention_heads': 8}");
     static const char *const texts[] = {"",
                                         "{",
                                         "[]",
@@ -234,7 +78,7 @@ static void test_bad_json(void)
                   "%s", err.text);
         CHECK(parse(&config, texts[i], NULL, NULL) == -EINVAL); /* err may be NULL */
         spw_error_clear(&err);
-        CHECK(parse(&config, json_quoted(llama), texts[i], &err) == -EINVAL);
+        CHECK(parse(&config, llama, texts[i], &err) == -EINVAL);
         CHECK_MSG(!strncmp(err.text, "generation_config.json: ", 24), "%s", err.text);
     }
     char deep[8193];
@@ -290,7 +134,10 @@ static void test_golden_folders(void)
         CHECK_MSG(rc == 0, "%s", err.text);
         if (rc)
             continue;
-        CHECK_MSG(kinds_are(&config, cases[i].kinds), "%s", cases[i].folder);
+        json_t *facts = config_facts(&config);
+        CHECK_MSG(!strcmp(json_string_value(json_object_get(facts, "kinds")), cases[i].kinds), "%s",
+                  cases[i].folder);
+        json_decref(facts);
         CHECK(config.window == cases[i].window);
         if (!strcmp(cases[i].folder, "llama_plain"))
             CHECK(config.n_eos == 3 && config.eos[2] == 7);
@@ -341,18 +188,32 @@ static void test_real_configs(void)
     }
 }
 
+/* The word is no JSON; in a text it stays. */
+static void test_infinity(void)
+{
+    struct spw_error err = {0};
+    struct spw_model_config c;
+    const char *text = "{'model_type': 'mamba2', 'hidden_size': 64, 'num_hidden_layers': 1, "
+                       "'num_heads': 8, 'head_dim': 16, 'time_step_limit': [0.0, Infinity], "
+                       "'a\\\"b': 'Infinity'}";
+    CHECK_MSG(parse(&c, json_quoted(text), NULL, &err) == 0, "%s", err.text);
+    spw_config_free(&c);
+    CHECK(parse(&c, json_quoted("{'model_type': 'Infinity'}"), NULL, &err) == -EINVAL &&
+          strstr(err.text, "found \"Infinity\""));
+}
+
 int main(void)
 {
+    static struct config_cases cases = {.file = "config", .read = parse_case};
     json_set_alloc_funcs(json_alloc, json_free);
     test_failed_allocations();
-    test_defaults();
-    test_bad_sizes();
-    test_facts();
-    test_cache_words();
-    test_tokens();
+    run_config_cases(&cases);
     test_bad_json();
+    test_infinity();
     test_folders();
     test_golden_folders();
     test_real_configs();
-    return config_done();
+    CHECK(spw_alloc_outstanding() == 0);
+    CHECK(json_outstanding == 0);
+    return check_done();
 }

@@ -1,11 +1,7 @@
-/* What the keys of a GGUF file say of a model: every fact, the rules for what no key says, and each
- * key that is wrong. */
+/* What the keys of a GGUF file say of a model: the cases of gguf_config.cases, and every key in
+ * every architecture. */
 #include "model/config/config_gguf.h"
-#include "tests/check.h"
-#include "tests/json_text.h"
-
-#include <math.h>
-#include <string.h>
+#include "tests/unit/model/config_cases.h"
 
 /* Keys that architectures need. */
 #define WINDOW "'attention.sliding_window': 16"
@@ -34,12 +30,10 @@ static bool is_above_0(const json_t *keys, const char *key)
     return json_number_value(json_object_get(keys, key)) > 0;
 }
 
-/* The plain model with the keys of `patch`, without braces, put over it. */
+/* The plain model with the keys of `patch` put over it. */
 static struct spw_config_gguf facts_of(const char *architecture, const char *patch)
 {
-    char keys[2048];
-    snprintf(keys, sizeof keys, "{%s}", patch);
-    json_t *change = json_loads(json_quoted(keys), 0, NULL);
+    json_t *change = json_loads(json_quoted(patch), 0, NULL);
     const bool windows = is_above_0(change, "attention.sliding_window");
     struct spw_config_gguf f = {.file = "f.gguf",
                                 .architecture =
@@ -57,274 +51,53 @@ static void facts_free(struct spw_config_gguf *f)
 {
     json_decref(f->keys);
     json_decref(f->tokenizer);
+    json_decref(f->blocks);
 }
 
-static struct spw_model_config accepted; /* the latest one */
-
-/* Takes the facts. The config lives until there is a later one. */
-static struct spw_model_config accept_facts(struct spw_config_gguf f)
+/* What the tensors of a file say, and a key that it lacks: "+name", "+name=number", "-key". */
+static void set_fact(struct spw_config_gguf *f, const char *word)
 {
-    struct spw_error err = {0};
-    spw_config_free(&accepted);
-    int rc = spw_config_from_gguf(&accepted, &f, &err);
-    CHECK_MSG(!rc, "%s", err.text);
-    if (rc)
-        abort();
-    facts_free(&f);
-    return accepted;
-}
-
-static struct spw_model_config accept(const char *architecture, const char *patch)
-{
-    return accept_facts(facts_of(architecture, patch));
-}
-
-static void refuse(const char *architecture, const char *patch, const char *message)
-{
-    struct spw_config_gguf f = facts_of(architecture, patch);
-    struct spw_model_config c;
-    struct spw_error err = {0};
-    f.rope_factors = !strcmp(architecture, "gemma4");
-    int rc = spw_config_from_gguf(&c, &f, &err);
-    char expected[512];
-    snprintf(expected, sizeof expected, "f.gguf: %s.%s", architecture, message);
-    CHECK_MSG(rc == -EINVAL && !strncmp(err.text, expected, strlen(expected)) && !c.layer_kinds,
-              "%d '%s', not '%s'", rc, err.text, expected);
-    facts_free(&f);
-}
-
-static bool has_rule(const struct spw_model_config *c, const char *part)
-{
-    for (uint32_t i = 0; i < c->n_rules; i++)
-        if (strstr(c->rules[i], part))
-            return true;
-    return false;
-}
-
-static void test_llama(void)
-{
-    struct spw_model_config c = accept("llama", "");
-    CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 4 && c.hidden == 64 && c.vocab == 100);
-    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.kv[0].n_heads == 2 && c.kv[0].head_dim == 8);
-    CHECK(c.max_positions == 512 && c.rms_eps == 1e-5f && c.norm == SPW_NORM_LLAMA);
-    CHECK(c.interleaved_qk && c.tied_embeddings && !c.qkv_bias && !c.o_bias && !c.mlp_bias);
-    CHECK(c.bos == 1 && c.n_eos == 0 && c.window == 0 && c.rope[0].theta == 1e4);
-    CHECK(has_rule(&c, "do not store a sliding window") && c.n_rules == 1);
-    struct spw_config_gguf f =
-        facts_of("llama", "'attention.sliding_window': 0, 'rope.freq_base': 5e5, "
-                          "'rope.dimension_count': 8, 'expert_count': 0, 'logit_scale': 1");
-    f.head = f.qkv_bias = f.mlp_bias = f.rope_factors = true;
-    c = accept_facts(f);
-    CHECK(!c.tied_embeddings && c.qkv_bias && !c.o_bias && c.mlp_bias && c.window == 0);
-    CHECK(c.rope[0].kind == SPW_ROPE_FACTORS && c.rope[0].theta == 5e5);
-    CHECK(has_rule(&c, "rope_freqs.weight"));
-}
-
-static void test_scaling(void)
-{
-    struct spw_model_config c = accept("qwen2", YARN);
-    CHECK(c.rope[0].kind == SPW_ROPE_YARN && c.rope[0].factor == 4 && c.qkv_bias && !c.o_bias);
-    CHECK(c.rope[0].original_max_positions == 128 && c.rope[0].truncate && !c.interleaved_qk);
-    CHECK(fabs(c.rope[0].attention_factor - (0.1 * log(4) + 1)) < 1e-12);
-    c = accept("llama", "'rope.scaling.type': 'linear', 'rope.scaling.factor': 2");
-    CHECK(c.rope[0].kind == SPW_ROPE_LINEAR && c.rope[1].kind == SPW_ROPE_LINEAR &&
-          c.reach == 1024);
-    refuse("qwen2", "'rope.scaling.type': 'yarn', 'rope.scaling.original_context_length': 128",
-           "rope.scaling.factor: found nothing, expected a number");
-    c = accept("llama", "'rope.scaling.type': 'none'");
-    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT);
-}
-
-static void test_llama4(void)
-{
-    const char *keys = "'expert_count': 16, 'expert_used_count': 1, 'expert_feed_forward_length': "
-                       "40, 'interleave_moe_layer_step': 2";
-    struct spw_model_config c = accept("llama4", keys);
-    for (uint32_t i = 0; i < 4; i++) {
-        CHECK(c.layer_kinds[i] == (i == 3 ? SPW_LAYER_FULL : SPW_LAYER_CHUNKED));
-        CHECK(c.rotates[i] == (i != 3) && c.has_experts[i] == (i % 2 == 1));
+#define FLAG(name)                                                                                 \
+    {                                                                                              \
+#name, offsetof(struct spw_config_gguf, name)                                              \
     }
-    CHECK(!strcmp(c.model_type, "llama4_text") && c.window == 8192 && c.intermediate == 96);
-    CHECK(c.experts.intermediate == 40 && c.experts.shared_intermediate == 40 && c.qk_norm_last);
-    CHECK(c.query_growth.base == 8192 && c.grows_unrotated && c.interleaved_qk);
-    CHECK(has_rule(&c, "chunks of 8192") && has_rule(&c, "a norm after rope") &&
-          has_rule(&c, "queries of layers without rope") && !has_rule(&c, "a window"));
-    c = accept("llama4", "'expert_count': 128, 'expert_used_count': 1, "
-                         "'expert_feed_forward_length': 40, 'attention.sliding_window': 8192");
-    CHECK(!c.qk_norm_last && has_rule(&c, "no norm") && c.has_experts[0]);
-    refuse("llama4", "", "expert_count: found nothing");
-}
-
-static void test_gemma4(void)
-{
-    struct spw_config_gguf f =
-        facts_of("gemma4", WINDOW
-                 ", 'attention.key_length': 32, 'attention.value_length': 32, "
-                 "'attention.key_length_swa': 16, 'attention.value_length_swa': 16, "
-                 "'rope.dimension_count': 32, 'rope.dimension_count_swa': 16, 'rope.freq_base': "
-                 "1e6, 'attention.sliding_window_pattern': [true, false, true, false], "
-                 "'attention.head_count_kv': [2, 1, 2, 1], 'attention.shared_kv_layers': 2, "
-                 "'feed_forward_length': [96, 96, 192, 192], 'expert_count': 5, "
-                 "'expert_used_count': 2, 'expert_feed_forward_length': [40, 40, 40, 40], "
-                 "'embedding_length_per_layer_input': 8, 'final_logit_softcapping': 30");
-    f.rope_factors = f.v_is_k = true;
-    struct spw_model_config c = accept_facts(f);
-    CHECK(!strcmp(c.model_type, "gemma4_text") && c.window == 16 && c.sandwich && c.v_norm);
-    CHECK(c.kv[SPW_LAYER_FULL].n_heads == 1 && c.kv[SPW_LAYER_FULL].head_dim == 32);
-    CHECK(c.kv[SPW_LAYER_SLIDING].n_heads == 2 && c.kv[SPW_LAYER_SLIDING].head_dim == 16);
-    CHECK(c.v_is_k[SPW_LAYER_FULL] && !c.v_is_k[SPW_LAYER_SLIDING] && c.n_kv_layers == 2);
-    CHECK(c.kv_layers[2] == 0 && c.kv_layers[3] == 1 && c.wide_readers && c.intermediate == 96);
-    CHECK(c.experts.n == 5 && c.experts.n_kept == 2 && c.experts.intermediate == 40);
-    CHECK(c.experts.beside && c.has_experts[0] && c.experts.route.renormalizes);
-    CHECK(c.layer_inputs == 8 && c.input_vocab == 100 && c.logit_softcap == 30);
-    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_FACTORS && c.attention_scale == 1);
-    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
-    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
-    CHECK(has_rule(&c, "of layers that see all positions: divided by the numbers of rope_freqs"));
-    CHECK(has_rule(&c, "scores are not scaled") && has_rule(&c, "values are keys"));
-    f = facts_of("gemma4", WINDOW ", 'attention.key_length': 32, 'attention.key_length_swa': 16");
-    f.rope_factors = true;
-    f.input_vocab = 107; /* a table may have rows that no token has */
-    c = accept_facts(f);
-    CHECK(c.input_vocab == 107 && c.vocab == 100);
-}
-
-static void test_gemma4_refused(void)
-{
-    refuse("gemma4",
-           GEMMA4 ", 'feed_forward_length': [96, 96, 288, 288], 'attention.shared_kv_layers': 2",
-           "feed_forward_length: found");
-    struct spw_model_config c =
-        accept("llama",
-               "'attention.head_count_kv': [2, 2, 2, 2], 'feed_forward_length': [48, 48, 48, 48]");
-    CHECK(c.kv[0].n_heads == 2 && c.intermediate == 48);
-}
-
-static void test_gemma3(void)
-{
-    struct spw_model_config c = accept(
-        "gemma3", "'block_count': 7, " WINDOW
-                  ", 'attention.key_length': 16, 'attention.value_length': 16, 'rope.freq_base': "
-                  "1e6, 'rope.scaling.type': 'linear', 'rope.scaling.factor': 8");
-    for (uint32_t i = 0; i < 7; i++)
-        CHECK(c.layer_kinds[i] == (i == 5 ? SPW_LAYER_FULL : SPW_LAYER_SLIDING));
-    CHECK(!strcmp(c.model_type, "gemma3_text") && c.window == 16 && c.sandwich && c.qk_norm);
-    CHECK(c.norm == SPW_NORM_LATE && !c.norm_plus_one && c.embedding_scale == 8.0f);
-    CHECK(c.attention_scale == 0.25f && c.act == SPW_ACT_GELU_TANH);
-    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_LINEAR && c.rope[SPW_LAYER_FULL].theta == 1e6);
-    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
-    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 1e4 && c.reach == c.max_positions);
-    CHECK(has_rule(&c, "every 6th layer") && has_rule(&c, "10000") && has_rule(&c, "key_length^"));
-    c = accept("gemma3", "'block_count': 62, " WINDOW
-                         ", 'attention.key_length': 16, 'attention.sliding_window_pattern': 2, "
-                         "'rope.freq_base_swa': 2e4");
-    CHECK(c.layer_kinds[0] == SPW_LAYER_SLIDING && c.layer_kinds[1] == SPW_LAYER_FULL);
-    CHECK(fabsf(c.attention_scale - 1 / sqrtf(8)) < 1e-7f && has_rule(&c, "(embedding_length /"));
-    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 2e4 && !has_rule(&c, "6th"));
-    c = accept("gemma3", WINDOW ", 'attention.sliding_window_pattern': [false, true, true, false]");
-    CHECK(c.layer_kinds[0] == SPW_LAYER_FULL && c.layer_kinds[2] == SPW_LAYER_SLIDING);
-    CHECK(c.layer_kinds[3] == SPW_LAYER_FULL);
-    c = accept("gemma3", ""); /* no window: every layer is full */
-    CHECK(c.window == 0 && c.layer_kinds[0] == SPW_LAYER_FULL);
-}
-
-/* A window that is no number is not taken for none, nor are other things for false. */
-static void test_windows(void)
-{
-    refuse("gemma3", WINDOW ", 'attention.sliding_window_pattern': [true, 1, true, false]",
-           "attention.sliding_window_pattern: found a list of 4, expected a truth value");
-}
-
-static void test_layer_norms(void)
-{
-    struct spw_model_config c =
-        accept("cohere2", "'logit_scale': 0.25, " WINDOW ", 'attention.layer_norm_epsilon': 1e-4");
-    CHECK(c.norm == SPW_NORM_MEAN && c.rms_eps == 1e-4f && c.logit_divisor == 4 && c.parallel);
-    CHECK(c.layer_kinds[2] == SPW_LAYER_SLIDING && c.layer_kinds[3] == SPW_LAYER_FULL);
-    CHECK(c.rotates[2] && !c.rotates[3] && has_rule(&c, "every 4th layer") && c.n_rules == 1);
-    struct spw_config_gguf f = facts_of("stablelm", "'use_parallel_residual': true, " PARTIAL);
-    f.qk_norm = true;
-    c = accept_facts(f);
-    CHECK(c.parallel && c.qk_norm && c.qk_norm_by_head && c.rope[0].rotary_dim == 4);
-    c = accept("olmo", "'attention.clamp_kqv': 8");
-    CHECK(c.norm_bare && c.qkv_limit == 8 && c.interleaved_qk);
-    c = accept("mistral3",
-               YARN ", 'rope.scaling.yarn_log_multiplier': 1, 'attention.temperature_scale': 0.5");
-    CHECK(c.query_growth.beta == 0.5f && c.query_growth.base == 128);
-    CHECK(c.rope[0].attention_factor == 1 && c.interleaved_qk);
-}
-
-/* The sum of an expert's weights: the rule of the architecture, or the key. */
-static void test_weights_norm(void)
-{
     static const struct {
-        const char *architecture, *key;
-        bool renormalizes, by_rule;
-    } cases[] = {
-        {"qwen3moe", "", true, true},
-        {"qwen3moe", ", 'expert_weights_norm': false", false, false},
-        {"qwen2moe", "", false, true},
-        {"qwen2moe", ", 'expert_weights_norm': true", true, false},
-        {"olmoe", ", 'expert_weights_norm': true", true, false},
-        {"gpt-oss", ", 'expert_weights_norm': true", false, false},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const bool shared = !strcmp(cases[i].architecture, "qwen2moe");
-        const bool windows = !strcmp(cases[i].architecture, "gpt-oss");
-        char patch[256];
-        snprintf(patch, sizeof patch, MIXTURE "%s%s%s",
-                 shared ? ", 'expert_shared_feed_forward_length': 32" : "",
-                 windows ? ", " WINDOW : "", cases[i].key);
-        struct spw_model_config c = accept(cases[i].architecture, patch);
-        CHECK_MSG(c.experts.route.renormalizes == cases[i].renormalizes &&
-                      has_rule(&c, "weights of experts") == cases[i].by_rule,
-                  "%s%s", cases[i].architecture, cases[i].key);
-    }
-    refuse("gemma4", MIXTURE ", " WINDOW ", 'expert_weights_norm': false",
-           "expert_weights_norm: found false, expected nothing, or true");
-}
-
-/* OLMo 2 and 3 have one architecture: the window tells. */
-static void test_olmo(void)
-{
-    struct spw_model_config c = accept("olmo2", "'rope.freq_base': 5e5");
-    CHECK(!strcmp(c.model_type, "olmo2") && c.window == 0 && c.late_norms && c.n_rules == 0);
-    const char *olmo3 =
-        WINDOW ", 'rope.freq_base': 5e5, " YARN ", 'rope.scaling.yarn_attn_factor': 1.25%s";
-    for (int own = 0; own < 2; own++) {
-        char keys[512];
-        snprintf(keys, sizeof keys, olmo3,
-                 own ? ", 'rope.freq_base_swa': 1e4, 'attention.sliding_window_pattern': [true, "
-                       "false, false, true]"
-                     : "");
-        c = accept("olmo2", keys);
-        CHECK(!strcmp(c.model_type, "olmo3") && c.window == 16 && c.qk_norm_whole && c.late_norms);
-        for (uint32_t i = 0; i < 4; i++)
-            CHECK((c.layer_kinds[i] == SPW_LAYER_SLIDING) == (own ? i % 3 == 0 : i != 3));
-        CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_YARN && c.rope[SPW_LAYER_FULL].theta == 5e5);
-        CHECK(c.rope[SPW_LAYER_FULL].attention_factor == 1.25);
-        CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
-        CHECK(c.rope[SPW_LAYER_SLIDING].theta == (own ? 1e4 : 5e5));
-        CHECK(has_rule(&c, "every 4th layer") == !own && !has_rule(&c, "rope base"));
+        const char *name;
+        size_t offset;
+    } flags[] = {FLAG(head),      FLAG(qkv_bias),  FLAG(mlp_bias),    FLAG(rope_factors),
+                 FLAG(qk_norm),   FLAG(v_is_k),    FLAG(other_parts), FLAG(gate_joined),
+                 FLAG(conv_bias), FLAG(gate_norm), FLAG(state_bias),  FLAG(choice_bias)},
+      numbers[] = {FLAG(input_vocab), FLAG(expert_width), FLAG(mlp_width)};
+    const size_t n = strcspn(word, "=");
+    if (*word == '-')
+        json_object_del(f->keys, word + 1);
+    else if (!strncmp(word, "+blocks=", 8))
+        f->blocks = json_string(word + 8);
+    else if (word[n]) {
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            if (!strncmp(numbers[i].name, word + 1, n - 1))
+                *(uint32_t *)(void *)((char *)f + numbers[i].offset) = (uint32_t)atoi(word + n + 1);
+    } else {
+        for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+            if (!strcmp(flags[i].name, word + 1))
+                *(bool *)(void *)((char *)f + flags[i].offset) = true;
     }
 }
 
-static void test_glm(void)
+/* A line of gguf_config.cases: an architecture, facts, keys. */
+static int read_case(struct spw_model_config *out, const char *line, struct spw_error *err)
 {
-    struct spw_config_gguf f = facts_of("chatglm", PARTIAL);
-    f.qkv_bias = true;
-    struct spw_model_config c = accept_facts(f);
-    CHECK(!strcmp(c.model_type, "glm") && c.interleaved_qk && c.qkv_bias && !c.o_bias);
-    CHECK(c.rope[0].rotary_dim == 4 && c.kv[0].head_dim == 8 && !c.sandwich && c.n_rules == 0);
-}
-
-/* Facts that the format has no key for. */
-static void test_rules(void)
-{
-    struct spw_model_config c = accept("smollm3", "");
-    CHECK(has_rule(&c, "every 4th layer has no rope") && c.n_rules == 1);
-    c = accept("gpt-oss", MIXTURE ", " WINDOW ", " YARN);
-    CHECK(has_rule(&c, "every 2nd layer") && has_rule(&c, "rope of YaRN"));
+    char word[64];
+    int n = 0;
+    sscanf(line, "%63s %n", word, &n);
+    struct spw_config_gguf f = facts_of(word, strchr(line, '{'));
+    for (const char *at = line + n; *at && *at != '{'; at += n) {
+        sscanf(at, "%63s %n", word, &n);
+        set_fact(&f, word);
+    }
+    const int rc = spw_config_from_gguf(out, &f, err);
+    facts_free(&f);
+    return rc;
 }
 
 /* ---- each key is read or refused ---- */
@@ -450,7 +223,8 @@ static uint64_t hash_with(size_t model, const char *key, const char *value)
 {
     char patch[512], name[128];
     const char *architecture = models[model].architecture, *keys = models[model].keys;
-    snprintf(patch, sizeof patch, key ? "%s%s'%s': %s" : "%s", keys, *keys ? ", " : "", key, value);
+    snprintf(patch, sizeof patch, key ? "{%s%s'%s': %s}" : "{%s}", keys, *keys ? ", " : "", key,
+             value);
     struct spw_config_gguf f = facts_of("llama", patch);
     json_object_clear(f.tokenizer);
     f.architecture = spw_gguf_architecture_find(architecture, is_above_0(f.keys, "expert_count"),
@@ -469,141 +243,6 @@ static uint64_t hash_with(size_t model, const char *key, const char *value)
         spw_config_free(&c);
     facts_free(&f);
     return h;
-}
-
-/* Keys that published files have beside those of the tiny models. */
-static void test_published(void)
-{
-    struct spw_model_config c =
-        accept("glm4moe", PARTIAL
-               ", " MIXTURE
-               ", 'expert_group_count': 1, 'expert_group_used_count': 1, 'expert_gating_func': 2, "
-               "'expert_weights_scale': 2.5, 'expert_weights_norm': true, 'expert_shared_count': "
-               "1, 'leading_dense_block_count': 1, 'rope.dimension_sections': [0, 0, 0, 0]");
-    CHECK(c.experts.n && !c.has_experts[0] && c.has_experts[1] && c.experts.route.renormalizes);
-    CHECK(!c.experts.route.n_groups);
-    c = accept("glm4moe", PARTIAL ", " MIXTURE);
-    CHECK(c.has_experts[0]); /* without leading_dense_block_count, as in llama.cpp: Solar Open's */
-    refuse("glm4moe", PARTIAL ", " MIXTURE ", 'expert_weights_scale': 0",
-           "expert_weights_scale: found 0, expected nothing, or a factor");
-    c = accept("glm4moe",
-               PARTIAL ", " MIXTURE ", 'expert_group_count': 4, 'expert_group_used_count': 2");
-    CHECK(c.experts.route.n_groups == 4 && c.experts.route.n_groups_kept == 2);
-    c = accept("granite",
-               "'logit_scale': 10, 'attention.scale': 0.015625, 'expert_count': 0, "
-               "'expert_used_count': 0, 'expert_shared_feed_forward_length': 96, "
-               "'ssm.conv_kernel': 4, 'ssm.state_size': 128, 'rope.scaling.finetuned': false");
-    CHECK(!c.experts.n && !c.rotates[0]);
-    c = accept("ernie4_5-moe",
-               MIXTURE ", 'leading_dense_block_count': 1, 'interleave_moe_layer_step': 1, "
-                       "'expert_shared_count': 2, 'expert_shared_feed_forward_length': 64");
-    CHECK(!c.has_experts[0] && c.has_experts[1] && c.experts.shared_intermediate == 64 &&
-          c.experts.choice_bias && c.experts.route.score == SPW_ROUTE_SOFTMAX);
-}
-
-#define SSM                                                                                        \
-    "'ssm.conv_kernel': 4, 'ssm.state_size': 16, 'ssm.inner_size': 96, 'ssm.time_step_rank': 6"
-
-static void test_mamba(void)
-{
-    struct spw_config_gguf f =
-        facts_of("mamba", "'attention.head_count': 0, 'feed_forward_length': "
-                          "0, 'ssm.dt_b_c_rms': false, " SSM);
-    json_object_del(f.keys, "attention.head_count_kv");
-    f.conv_bias = true;
-    struct spw_model_config c = accept_facts(f);
-    const struct spw_mixer_config *m = &c.mixer;
-    CHECK(m->kind == SPW_MIXER_SCAN && m->dt_rank == 6 && m->value_dim == 96 && m->key_dim == 16 &&
-          m->conv_bias && !m->in_bias && !c.has_mlp[3] && c.state_slices[3] == 3);
-    f = facts_of("mamba2",
-                 "'attention.head_count': 0, 'feed_forward_length': 0, 'ssm.group_count': "
-                 "2, " SSM);
-    json_object_del(f.keys, "attention.head_count_kv");
-    f.gate_norm = f.state_bias = true;
-    c = accept_facts(f);
-    CHECK(m->kind == SPW_MIXER_SSD && m->heads == 6 && m->value_dim == 16 && m->key_heads == 2 &&
-          m->gate_norm && !m->norm_first && m->in_bias && m->out_bias && !m->conv_bias);
-    c = accept("falcon-h1", "'ssm.group_count': 1, " SSM);
-    CHECK(spw_config_has_state(&c, 2) && spw_config_attends(&c, 2) && !m->gate_norm &&
-          c.branch_scales[SPW_BRANCH_MLP] == 1 && m->in_scales[0] == 1);
-    c = accept(
-        "granitehybrid",
-        "'attention.head_count_kv': [0, 0, 2, 0], 'logit_scale': 8, 'attention.scale': 0.1, "
-        "'expert_count': 0, 'expert_used_count': 0, 'expert_shared_feed_forward_length': 72, "
-        "'rope.scaling.finetuned': false, 'ssm.group_count': 1, " SSM);
-    CHECK(!spw_config_attends(&c, 0) && spw_config_attends(&c, 2) && c.intermediate == 72 &&
-          c.kv[SPW_LAYER_FULL].n_heads == 2 && !c.rotates[2]);
-    c = accept("granitehybrid",
-               "'attention.head_count_kv': 0, 'logit_scale': 8, 'attention.scale': "
-               "0.1, 'expert_count': 0, 'ssm.group_count': 1, "
-               "'expert_shared_feed_forward_length': 72, " SSM);
-    CHECK(!spw_config_attends(&c, 2));
-    refuse("mamba2", "'ssm.state_size': 16, 'ssm.time_step_rank': 6",
-           "ssm.inner_size: found nothing, expected a number");
-    refuse("mamba2", SSM, "ssm.group_count: found nothing");
-    refuse("mamba",
-           "'attention.head_count': 0, 'attention.head_count_kv': 0, "
-           "'feed_forward_length': 0, 'ssm.dt_b_c_rms': true, " SSM,
-           "ssm.dt_b_c_rms: found true");
-}
-
-static struct spw_config_gguf nemotron_facts(const char *architecture, const char *blocks,
-                                             const char *patch)
-{
-    struct spw_config_gguf f = facts_of(architecture, patch);
-    f.blocks = json_string(blocks);
-    f.mlp_width = 40;
-    json_object_del(f.keys, "attention.layer_norm_rms_epsilon");
-    return f;
-}
-
-/* What a layer is does not follow from keys: some converters write 0 where they should not. */
-static void test_nemotron_h(void)
-{
-    struct spw_config_gguf f = nemotron_facts(
-        "nemotron_h", "M-*M",
-        "'attention.head_count_kv': [0, 0, 2, 0], 'feed_forward_length': [0, 40, 0, 0], "
-        "'rope.dimension_count': 84, 'ssm.group_count': 2, 'attention.key_length': 16, " SSM);
-    json_t *blocks = f.blocks;
-    struct spw_model_config c = accept_facts(f);
-    CHECK(c.layer_kinds[0] == SPW_LAYER_STATE && c.layer_kinds[1] == SPW_LAYER_NONE &&
-          c.layer_kinds[2] == SPW_LAYER_FULL && c.intermediate == 40 && c.has_mlp[1] &&
-          !c.has_mlp[2] && c.plain_mlp && c.mixer.act == SPW_ACT_SILU && c.rms_eps == 1e-5f &&
-          !c.experts.n && !c.rotates[2] && c.kv[SPW_LAYER_FULL].n_heads == 2);
-    json_decref(blocks);
-    f = nemotron_facts("nemotron_h_moe", "ME*E",
-                       "'attention.head_count_kv': [0, 0, 2, 0], 'feed_forward_length': [0, 20, 0, "
-                       "20], 'expert_count': 8, 'expert_used_count': 2, 'expert_shared_count': 1, "
-                       "'expert_feed_forward_length': 20, 'expert_shared_feed_forward_length': 24, "
-                       "'expert_weights_norm': true, 'expert_weights_scale': 2.5, "
-                       "'expert_group_count': 1, 'expert_group_used_count': 1, "
-                       "'moe_latent_size': 32, 'ssm.group_count': 2, " SSM);
-    blocks = f.blocks;
-    c = accept_facts(f);
-    CHECK(spw_expert_layers(&c) == 2 && c.experts.latent == 32 && c.experts.intermediate == 20 &&
-          c.experts.shared_intermediate == 24 && c.experts.route.scale == 2.5f &&
-          c.experts.choice_bias && c.experts.route.renormalizes);
-    json_decref(blocks);
-    f = nemotron_facts("nemotron_h", "M-*M",
-                       "'attention.head_count_kv': 0, 'ssm.group_count': 2, " SSM);
-    struct spw_error err = {0};
-    CHECK(spw_config_from_gguf(&c, &f, &err) == -EINVAL &&
-          strstr(err.text, "head_count_kv: found 0, expected a number above 0: a layer has "));
-    json_decref(f.blocks);
-    facts_free(&f);
-}
-
-/* Rope of Hunyuan: the base says all. */
-static void test_published_hunyuan(void)
-{
-    struct spw_model_config c =
-        accept("hunyuan-moe",
-               MIXTURE ", 'expert_shared_count': 1, 'expert_shared_feed_forward_length': 96, "
-                       "'feed_forward_length': 96, 'expert_feed_forward_length': 96, "
-                       "'rope.freq_base': 11158840, 'rope.scaling.type': 'none', "
-                       "'rope.scaling.factor': 1, 'rope.scaling.original_context_length': 262144");
-    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT && c.rope[0].theta == 11158840 && c.qk_norm &&
-          c.qk_norm_after_rope && c.experts.shared_intermediate == 96);
 }
 
 /* A file of any architecture may have any key: it changes the model, or is refused, or is known to
@@ -653,128 +292,21 @@ static void test_all_keys(void)
               n_refused, n_unused);
 }
 
-/* Files that Ollama has made say less, and say it otherwise. */
-static void test_ollama(void)
-{
-    struct spw_model_config c =
-        accept("gemma3", "'context_length': 131072, " WINDOW
-                         ", 'attention.layer_norm_rms_epsilon': null, 'vision.block_count': 27, "
-                         "'mm.tokens_per_image': 256, 'attention.layer_norm_epsilon': null");
-    CHECK(c.rms_eps == 1e-6f && c.rope[SPW_LAYER_FULL].theta == 1e6);
-    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_LINEAR && c.rope[SPW_LAYER_FULL].factor == 8);
-    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
-    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 1e4 && !c.wrapper);
-    CHECK(has_rule(&c, "epsilon of norms") && has_rule(&c, "1000000") && has_rule(&c, "factor 8"));
-    const char *small = "'context_length': 32768, " WINDOW
-                        ", 'rope.global.freq_base': 2e6, 'rope.local.freq_base': 2e4, "
-                        "'final_logit_softcapping': %s";
-    for (int made = 0; made < 2; made++) { /* the converter has made a cap of 30 */
-        char keys[256];
-        snprintf(keys, sizeof keys, small, made ? "30" : "20");
-        c = accept("gemma3", keys);
-        CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_DEFAULT && c.rms_eps == 1e-5f);
-        CHECK(c.rope[SPW_LAYER_FULL].theta == 2e6 && c.rope[SPW_LAYER_SLIDING].theta == 2e4);
-        CHECK(c.logit_softcap == (made ? 0 : 20) && has_rule(&c, "not capped") == made);
-    }
-    /* of llama.cpp */
-    c = accept("gemma3", WINDOW ", 'rope.freq_base': 1e6, 'context_length': 131072, "
-                                "'final_logit_softcapping': 30");
-    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_DEFAULT && c.logit_softcap == 30);
-    refuse("gemma3", "'rope.global.freq_base': 1e6, 'rope.freq_base': 1e6",
-           "rope.global.freq_base: found 1000000, expected nothing beside rope.freq_base");
-    c = accept("gptoss",
-               MIXTURE ", " WINDOW
-                       ", 'rope.scaling.factor': 32, 'rope.scaling.original_context_length': 128");
-    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_YARN && c.rope[SPW_LAYER_FULL].factor == 32);
-    CHECK(c.experts.n == 8 && c.window == 16);
-    c = accept(
-        "mistral3",
-        YARN ", 'rope.scaling.beta_fast': 16, 'rope.scaling.beta_slow': 2, 'rope.scaling.mscale': "
-             "1, 'rope.scaling.mscale_all_dim': 1, 'rope.scaling_beta': 0.5");
-    CHECK(c.query_growth.beta == 0.5f && c.rope[0].attention_factor == 1);
-    CHECK(c.rope[0].beta_fast == 16 && c.rope[0].beta_slow == 2);
-    c = accept("mistral3",
-               "'rope.scaling.type': '', 'rope.scaling.factor': 0, 'rope.scaling.beta_fast': 0");
-    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT);
-    refuse("mistral3", "'rope.scaling.type': '', 'rope.scaling.factor': 4",
-           "rope.scaling.factor: found 4, expected nothing, or 1");
-    struct spw_config_gguf f =
-        facts_of("qwen3vlmoe", "'expert_count': 8, 'expert_used_count': 2, 'norm_top_k_prob': "
-                               "false, 'rope.dimension_sections': [2, 3, 3, 0]");
-    f.other_parts = true;
-    f.expert_width = 40;
-    c = accept_facts(f);
-    CHECK(c.experts.intermediate == 40 && !c.experts.route.renormalizes);
-    CHECK(c.wrapper && !strcmp(c.wrapper, "qwen3vlmoe") && !strcmp(c.model_type, "qwen3_moe"));
-    for (int norm = 0; norm < 2; norm++) {
-        char keys[256];
-        snprintf(keys, sizeof keys, MIXTURE ", 'use_qk_norm': %s, 'attention.head_dim': 8",
-                 norm ? "true" : "false");
-        c = accept("llama4", keys);
-        CHECK(c.qk_norm_last == norm && !has_rule(&c, "norm"));
-    }
-    refuse("llama4", MIXTURE ", 'attention.head_dim': 16",
-           "attention.head_dim: found 16, expected 8, the channels of a head");
-}
-
-static void test_required(void)
-{
-    static const char *const cases[][2] = {
-        {"llama", "attention.layer_norm_rms_epsilon"},
-        {"phi2", "attention.layer_norm_epsilon"},
-        {"cohere2", "attention.sliding_window"},
-        {"gpt-oss", "attention.sliding_window"},
-        {"command-r", "logit_scale"},
-        {"granite", "attention.scale"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char patch[128], message[160];
-        snprintf(patch, sizeof patch, "'logit_scale': 1, '%s': null", cases[i][1]);
-        snprintf(message, sizeof message, "%s: found null, expected a number: the key has no",
-                 cases[i][1]);
-        refuse(cases[i][0], patch, message);
-    }
-    struct spw_model_config c = accept("gemma2", "");
-    CHECK(c.window == 4096 && c.layer_kinds[0] == SPW_LAYER_SLIDING && has_rule(&c, "4096"));
-    c = accept("llama4", "'expert_count': 16, 'expert_used_count': 1, "
-                         "'expert_feed_forward_length': 40, 'attention.chunk_size': 64");
-    CHECK(c.window == 64 && has_rule(&c, "have chunks") && !has_rule(&c, "chunks of 8192"));
-    c = accept(
-        "glm4", PARTIAL
-        ", 'rope.dimension_sections': [0, 0, 0, 0], 'nextn_predict_layers': 0, "
-        "'rope.scaling.type': 'none', 'rope.scaling.factor': 4, 'use_parallel_residual': false");
-}
-
-/* One number for the pattern: each so many layers one sees all positions. */
-static void test_pattern(void)
-{
-    static const char *const architectures[] = {"gpt-oss", "gemma2", "gemma3", "cohere2"};
-    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
-        struct spw_model_config c =
-            accept(architectures[i], strcmp(architectures[i], "gpt-oss") != 0 ? WINDOW
-                                         ", 'logit_scale': 1, 'attention.sliding_window_pattern': 3"
-                                                                              : WINDOW
-                                         ", 'expert_count': 8, 'expert_used_count': 2, "
-                                         "'attention.sliding_window_pattern': 3");
-        for (uint32_t l = 0; l < 4; l++)
-            CHECK_MSG(c.layer_kinds[l] == (l == 2 ? SPW_LAYER_FULL : SPW_LAYER_SLIDING), "%s %u",
-                      architectures[i], l);
-        CHECK(!has_rule(&c, "sees all positions"));
-    }
-}
-
 static void test_ends(void)
 {
-    struct spw_config_gguf f = facts_of("qwen3", "");
+    struct spw_config_gguf f = facts_of("qwen3", "{}");
     json_object_set_new(f.tokenizer, "eos_token_id", json_pack("[ii]", 7, 9));
     json_object_set_new(f.tokenizer, "suppress_tokens", json_pack("[ii]", 5, 200));
     f.more_eos = true;
-    struct spw_model_config c = accept_facts(f);
-    CHECK(c.n_suppressed == 1 && c.suppressed[0] == 5);
-    CHECK(c.n_eos == 2 && c.eos[0] == 7 && c.eos[1] == 9 && c.qk_norm &&
-          has_rule(&c, "by their text"));
-    f = facts_of("qwen3", "");
+    struct spw_model_config c;
     struct spw_error err = {0};
+    CHECK_MSG(!spw_config_from_gguf(&c, &f, &err), "%s", err.text);
+    facts_free(&f);
+    CHECK(c.n_suppressed == 1 && c.suppressed[0] == 5);
+    CHECK(c.n_eos == 2 && c.eos[0] == 7 && c.eos[1] == 9 && c.qk_norm && c.n_rules == 2 &&
+          strstr(c.rules[1], "by their text"));
+    spw_config_free(&c);
+    f = facts_of("qwen3", "{}");
     json_object_set_new(f.tokenizer, "eos_token_id", json_integer(100));
     CHECK(spw_config_from_gguf(&c, &f, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "tokenizer.ggml.eos_token_id: found 100, expected ids below"), "%s",
@@ -782,152 +314,13 @@ static void test_ends(void)
     facts_free(&f);
 }
 
-/* Which layers have a state, and its sizes. */
-static void test_states(void)
-{
-    struct spw_model_config c = accept("qwen35", DELTA ", 'nextn_predict_layers': 1");
-    CHECK(c.n_layers == 3 && c.layer_kinds[2] == SPW_LAYER_STATE && c.n_more_layers == 1);
-    CHECK(has_rule(&c, "MTP") && has_rule(&c, "every 4th layer attends"));
-    CHECK(c.mixer.heads == 6 && c.mixer.key_heads == 2 && c.mixer.key_dim == 16 &&
-          c.mixer.value_dim == 24 && c.mixer.tiled && !c.mixer.grouped_rates && !c.norm_plus_one);
-    c = accept("qwen35", DELTA ", 'full_attention_interval': 4, 'attention.recurrent_layers': "
-                               "[true, false, true, false, true]");
-    for (uint32_t l = 0; l < 4; l++)
-        CHECK(c.layer_kinds[l] == (l % 2 ? SPW_LAYER_FULL : SPW_LAYER_STATE));
-    const char *next = DELTA ", 'expert_shared_feed_forward_length': 8, " MIXTURE;
-    c = accept("qwen3next", next);
-    CHECK(c.mixer.grouped_rates && !c.mixer.grouped && !c.mixer.tiled);
-    struct spw_config_gguf old = facts_of("qwen3next", next);
-    old.gate_joined = true;
-    c = accept_facts(old);
-    CHECK(c.mixer.grouped_rates && c.mixer.grouped);
-    struct spw_config_gguf lfm2 =
-        facts_of("lfm2moe", "'shortconv.l_cache': 3, 'attention.head_count_kv': [0, 2, 0, 0], "
-                            "'leading_dense_block_count': 1, " MIXTURE);
-    lfm2.choice_bias = true;
-    c = accept_facts(lfm2);
-    CHECK(c.mixer.kind == SPW_MIXER_CONV && c.layer_kinds[1] == SPW_LAYER_FULL &&
-          c.layer_kinds[0] == SPW_LAYER_STATE && c.kv[SPW_LAYER_FULL].n_heads == 2);
-    CHECK(!c.has_experts[0] && c.has_experts[1] && c.experts.choice_bias);
-    refuse("qwen35",
-           "'ssm.inner_size': 145, 'ssm.conv_kernel': 4, 'ssm.state_size': 16, "
-           "'ssm.group_count': 2, 'ssm.time_step_rank': 6, " PARTIAL,
-           "ssm.inner_size: found 145, expected a multiple of ssm.time_step_rank, 6");
-    refuse("qwen35", PARTIAL, "ssm.conv_kernel: found nothing, expected an integer from 2 to 8");
-    refuse("qwen35", DELTA ", 'attention.recurrent_layers': [true]",
-           "attention.recurrent_layers: found a list of 1, expected a truth value");
-    refuse("lfm2", "'shortconv.l_cache': 3, 'attention.head_count_kv': [0, 2, 1, 0]",
-           "attention.head_count_kv: found a list of 4, expected 0, or the same number");
-}
-
-/* One wrong key beside the keys of the plain model, or beside the keys that gemma4 needs. */
-static const struct {
-    const char *architecture, *key, *value, *found;
-} wrong[] = {
-    {"gemma4", "attention.head_count_kv", "[2, 1, 4, 1]",
-     "a list of 4, expected a number for each kind of layers"},
-    {"gemma4", "attention.head_count_kv", "[2, 1, 2]",
-     "a list of 3, expected a number, or one for each layer"},
-    {"gemma4", "attention.head_count_kv", "[2, 0, 2, 0]", "a list of 4"},
-    {"gemma4", "attention.head_count", "[8, 8, 8, 4]", "a list of 4, expected the same number"},
-    {"gemma4", "feed_forward_length", "[96, 96, 96, 192]",
-     "a list of 4, expected a number for layers that store keys"},
-    {"gemma4", "attention.shared_kv_layers", "9", "9"},
-    {"gemma4", "attention.key_length", "33", "33, expected an even number"},
-    {"gemma4", "attention.value_length_swa", "32", "32, expected 16"},
-    {"gemma4", "attention.sliding_window_pattern", "[true]", "a list of 1, expected a truth"},
-    {"llama4", "attention.sliding_window", "0", "0, expected nothing: models without chunks"},
-    {"llama", "attention.head_count_kv", "[2, 2, 1, 2]", "a list of 4, expected the same number"},
-    {"olmo2", "attention.sliding_window", "[16, 16, 16, 0]", "a list of 4, expected nothing"},
-    {"gemma3", "attention.sliding_window", "[16, 16, 16, 0]", "a list of 4, expected nothing"},
-    {"exaone4", "attention.sliding_window", "'16'", "\"16\", expected nothing"},
-    {"qwen3", "attention.sliding_window", "true", "true, expected nothing"},
-    {"llama", "attention.temperature_scale", "0.5", "0.5, expected nothing, or 0"},
-    {"llama", "attention.clamp_kqv", "8", "8, expected nothing: llama models have no such key"},
-    {"llama", "rope.global.freq_base", "1e6", "1000000"},
-    {"mistral3", "rope.scaling_beta", "0.1", "0.10000000000000001, expected rope.scaling.type"},
-    {"llama", "rope.unknown", "1e4",
-     "10000, expected nothing: this program does not know what the key changes"},
-    {"llama", "block_count", "0", "0, expected an integer from 1"},
-    {"llama", "block_count", "null", "null, expected an integer"},
-    {"llama", "context_length", "null", "null, expected the"},
-    {"llama", "attention.head_count", "[8, 4, 8, 8]", "a list of 4"},
-    {"llama", "embedding_length", "60",
-     "60, expected 8 (attention.head_count) times an even head_dim"},
-    {"llama", "attention.value_length", "4", "4, expected 8, the channels of a head"},
-    {"llama", "rope.dimension_count", "4", "4, expected 8"},
-    {"llama", "expert_count", "8", "8, expected nothing: llama"},
-    {"llama", "logit_scale", "2", "2, expected nothing"},
-    {"llama", "attention.scale", "0.5", "0.5, expected nothing"},
-    {"llama", "attention.causal", "false", "false, expected"},
-    {"llama", "rope.scaling.type", "'longrope'",
-     "\"longrope\", expected a tensor rope_factors_long.weight"},
-    {"llama", "rope.scaling.attn_factor", "1.5", "1.5, expected nothing, or 1"},
-    {"llama", "final_logit_softcapping", "30", "30"},
-    {"llama", "rope.scaling.factor", "2", "2, expected nothing, or 1"},
-    {"llama", "rope.scale_linear", "2", "2, expected nothing, or 1"},
-    {"llama", "attention.max_alibi_bias", "8", "8, expected nothing, or 0"},
-    {"gemma3", "rope.local.freq_base", "'x'", "\"x\", expected a number"},
-    {"mistral3", "attention.temperature_length", "64", "64, expected nothing, or 0"},
-};
-
-static void test_wrong(void)
-{
-    refuse("llama", "'attention.head_count': 7",
-           "attention.head_count_kv: found 2, expected a divisor of attention.head_count, 7");
-    refuse("llama", "'rope.scaling.type': 'linear'", "rope.scaling.factor: found nothing, ");
-    static const char *const without_windows[] = {"llama",   "qwen2",      "qwen3",   "glm4",
-                                                  "smollm3", "starcoder2", "chatglm", "mistral3"};
-    for (size_t i = 0; i < sizeof without_windows / sizeof *without_windows; i++)
-        refuse(without_windows[i], WINDOW,
-               "attention.sliding_window: found 16, expected nothing: such models are read from "
-               "folders only");
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char patch[512], message[256];
-        snprintf(patch, sizeof patch, "%s'%s': %s",
-                 strcmp(wrong[i].architecture, "gemma4") ? "" : GEMMA4 ", ", wrong[i].key,
-                 wrong[i].value);
-        snprintf(message, sizeof message, "%s: found %s", wrong[i].key, wrong[i].found);
-        refuse(wrong[i].architecture, patch, message);
-    }
-    refuse("gemma3", WINDOW ", 'attention.sliding_window_pattern': [true]",
-           "attention.sliding_window_pattern: found a list of 1, expected a truth value");
-    struct spw_config_gguf f =
-        facts_of("llama", "'rope.scaling.type': 'linear', 'rope.scaling.factor': 2");
-    struct spw_model_config c;
-    struct spw_error err = {0};
-    f.rope_factors = true;
-    CHECK(spw_config_from_gguf(&c, &f, &err) == -EINVAL &&
-          strstr(err.text, "llama.rope.scaling.type: found \"linear\", expected no scaling"));
-    facts_free(&f);
-    CHECK(!spw_gguf_architecture_find("rwkv6", false, false));
-}
-
 int main(void)
 {
-    test_llama();
-    test_scaling();
-    test_llama4();
-    test_gemma3();
-    test_gemma4();
-    test_gemma4_refused();
-    test_windows();
-    test_layer_norms();
-    test_olmo();
-    test_glm();
-    test_rules();
-    test_published();
-    test_published_hunyuan();
-    test_mamba();
-    test_nemotron_h();
+    static struct config_cases cases = {
+        .file = "gguf_config", .read = read_case, .names_key = "f.gguf"};
+    run_config_cases(&cases);
     test_all_keys();
-    test_ollama();
-    test_required();
-    test_weights_norm();
-    test_pattern();
     test_ends();
-    test_states();
-    test_wrong();
-    spw_config_free(&accepted);
+    CHECK(!spw_gguf_architecture_find("rwkv6", false, false));
     return check_done();
 }
