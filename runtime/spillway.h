@@ -240,7 +240,7 @@ struct spw_stats { /* since the engine opened */
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
     uint64_t moved_bytes[SPW_MOVED_COUNT];       /* counted where bytes are copied */
-    uint64_t draft_moved_bytes[SPW_MOVED_COUNT]; /* the same, by the draft model */
+    uint64_t draft_moved_bytes[SPW_MOVED_COUNT]; /* bytes that the draft model has moved beside */
     double unhidden_wait_seconds;                /* computation waited for a transfer */
     uint64_t card_bytes;                         /* CUDA: what the driver took from the card */
     uint64_t n_fallbacks, n_lost_tiles;

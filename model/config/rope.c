@@ -129,12 +129,18 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
     return 0;
 }
 
+uint64_t spw_rope_shared_until(const struct spw_rope_config *rope, uint64_t max_positions)
+{
+    return rope->kind == SPW_ROPE_LONG      ? rope->original_max_positions
+           : rope->kind == SPW_ROPE_DYNAMIC ? max_positions
+                                            : UINT64_MAX;
+}
+
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens)
 {
-    if (rope->kind == SPW_ROPE_LONG)
-        return n_tokens > rope->original_max_positions ? rope->original_max_positions + 1
-                                                       : SPW_ROPE_SHARED;
-    bool shared = rope->kind != SPW_ROPE_DYNAMIC || n_tokens <= max_positions;
-    return shared ? SPW_ROPE_SHARED : n_tokens;
+    const uint64_t shared_until = spw_rope_shared_until(rope, max_positions);
+    if (n_tokens <= shared_until)
+        return SPW_ROPE_SHARED;
+    return rope->kind == SPW_ROPE_LONG ? shared_until + 1 : n_tokens;
 }

@@ -55,6 +55,8 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
 enum { SPW_ROPE_SHARED = 1 };
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens);
+/* The longest sequence that uses the shared table; UINT64_MAX: all do. */
+uint64_t spw_rope_shared_until(const struct spw_rope_config *rope, uint64_t max_positions);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -40,6 +40,14 @@ uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t pos
     return spw_waterline_window_first(r->window, position);
 }
 
+uint64_t spw_waterline_visible_until(const struct spw_residency *r, uint64_t position)
+{
+    const struct spw_window w = r->window;
+    const uint64_t first = spw_waterline_first_visible(r, position);
+    const uint64_t last = first * SPW_TILE_TOKENS + SPW_TILE_TOKENS - 1; /* key of the tile */
+    return w.tokens ? last - last % spw_max_u32(w.step, 1) + w.tokens - 1 : UINT64_MAX;
+}
+
 uint32_t spw_waterline_first_read_exact(const struct spw_residency *r, uint64_t n_tokens)
 {
     return r->quantizes ? spw_waterline_end(r, n_tokens) : spw_waterline_first_visible(r, n_tokens);

@@ -71,6 +71,8 @@ uint32_t spw_waterline_window_first(struct spw_window window, uint64_t position)
 uint32_t spw_waterline_window_tiles(struct spw_window window);
 /* The first tile that a query at `position` of a layer of this kind can see. */
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position);
+/* The last position from which this tile is still the first one; UINT64_MAX: it stays visible. */
+uint64_t spw_waterline_visible_until(const struct spw_residency *r, uint64_t position);
 
 /* The first tile that queries from position n on read exactly, beside a sink. */
 uint32_t spw_waterline_first_read_exact(const struct spw_residency *r, uint64_t n_tokens);

@@ -8,12 +8,13 @@
  * never depend on other rows, and a draw depends on the position only: so drafts change no result.
  *
  * A draft ends where the next tile begins or ages, where a window leaves a tile, and where the rope
- * changes (spw_engine_is_alike): so nothing that a session stores goes, or is quantized, because of
- * a token that may be taken back. A state is set back to a checkpoint before the drafts, and the
+ * changes (spw_engine_alike_until): so nothing that a session stores goes, or is quantized, because
+ * of a token that may be taken back. A state is set back to a checkpoint before the drafts, and the
  * tokens that stayed pass once more with the next step. */
 #include "runtime/batch/batch_parts.h"
+#include "runtime/batch/logits_row.h"
 
-#include <string.h>
+#include <math.h>
 
 /* ---- what is proposed ---- */
 
@@ -47,7 +48,6 @@ void spw_batch_choose_drafts(struct spw_batch *b)
     const struct spw_engine *e = b->engine;
     b->propose = e->dry ? propose_known : e->options.drafts ? propose_text : NULL;
     b->drafts_all = e->dry || e->options.drafts == SPW_DRAFTS_TEXT;
-    b->has_drafter = e->drafter;
 }
 
 void spw_batch_end_drafts(struct spw_batch_entry *x)
@@ -79,7 +79,7 @@ static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x
     const struct spw_plan_info *p = &b->engine->plan.info;
     const bool has_room = !b->engine->plan.n_states || p->n_checkpoints > p->sessions;
     return s->cached && !spw_batch_needs_prompt(x) && has_room &&
-           s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens;
+           s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens && !x->drafts.has_failed;
 }
 
 /* The most tokens of a draft, if n_rows rows of logits are free. Tokens that pass once more count:
@@ -92,44 +92,46 @@ static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_en
     const uint64_t rows = spw_sub_u64(SPW_DRAFT_MOST, x->session->n_set_back);
     /* a state is set back to where the step begins: windows must reach back to there, too */
     const uint64_t from = b->engine->plan.n_states ? x->session->n_tokens : a->n_tokens;
-    uint32_t n = (uint32_t)spw_min_u64(spw_min_u64(left, rows), spw_sub_u64(n_rows, 1));
-    while (n && !spw_engine_is_alike(b->engine, from, a->n_tokens + n))
-        n--;
-    return may_draft(b, x) ? n : 0;
+    const uint64_t room = spw_sub_u64(spw_engine_alike_until(b->engine, from), a->n_tokens);
+    const uint64_t n = spw_min_u64(spw_min_u64(left, rows), spw_sub_u64(n_rows, 1));
+    return may_draft(b, x) ? (uint32_t)spw_min_u64(n, room) : 0;
 }
 
 /* ---- the draft model ---- */
 
+/* As the sampler picks without chance; -1: the row has a NaN. */
 static int32_t best_token(const float *logits, uint32_t vocab)
 {
-    int32_t best = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        best = logits[i] > logits[best] ? (int32_t)i : best;
-    return best;
+    const float top = spw_row_top(logits, vocab);
+    return isnan(top) ? -1 : (int32_t)spw_row_find(logits, 0, vocab, top);
 }
 
-/* The model's most likely token after n tokens; -1: it has none. An interrupt of its step is one of
- * the step that follows. */
+/* The draft model computes n tokens of x, and says which one it finds most likely after them. -1:
+ * none; if that is for a failure, for example a token that it does not know, it proposes nothing
+ * more for x. A caller's interrupt that has ended this step ends the step of the answer, too. */
 static int32_t ask_model(struct spw_batch *b, struct spw_batch_entry *x, uint64_t n)
 {
-    enum { FEW = 32 }; /* of which the time is that of one token */
+    enum { FEW = 32 }; /* rows that take as long as one */
     struct spw_engine *e = b->engine->drafter;
-    struct spw_session **s = &x->drafts.session;
+    struct spw_batch_drafts *d = &x->drafts;
     const double start = spw_now_seconds();
-    int rc = *s ? 0 : spw_session_open_for(s, e, spw_batch_most_tokens(&x->answer.request), NULL);
-    const bool is_short = !rc && spw_session_cached(*s) + FEW >= n;
-    const struct spw_span span = {*s, x->answer.tokens, n, 1};
+    int rc = d->session ? 0
+                        : spw_session_open_for(&d->session, e,
+                                               spw_batch_most_tokens(&x->answer.request), NULL);
+    const bool is_short = !rc && spw_session_cached(d->session) + FEW >= n;
+    const struct spw_span span = {d->session, x->answer.tokens, n, 1};
     if (!rc)
         rc = spw_sync(e, &span, 1, NULL, NULL, NULL);
     if (rc == -ECANCELED && b->engine->options.interrupt)
         spw_interrupt_raise(b->engine->options.interrupt);
-    b->has_drafter &= !rc || rc == -ECANCELED;
+    d->no_model |= rc && rc != -ECANCELED;
     if (rc)
         return -1;
     if (is_short)
         spw_draft_costs_note_model(&b->costs, spw_now_seconds() - start);
     const uint32_t vocab = spw_engine_config(b->engine)->vocab;
-    return best_token(spw_session_logits(*s), spw_min_u32(vocab, spw_engine_config(e)->vocab));
+    return best_token(spw_session_logits(d->session),
+                      spw_min_u32(vocab, spw_engine_config(e)->vocab));
 }
 
 static uint32_t propose_by_model(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out,
@@ -156,7 +158,7 @@ static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *o
     d->next = n ? out[0] : -1;
     if (b->drafts_all)
         return n;
-    if (b->has_drafter && d->match < LONG_MATCH)
+    if (b->engine->drafter && !d->no_model && d->match < LONG_MATCH)
         by_model = spw_draft_length(&b->costs, step, odds, b->costs.model_seconds, most);
     if (!by_model)
         return spw_draft_length(&b->costs, step, spw_draft_odds_of(&d->odds, d->match), 0, n);
@@ -212,10 +214,19 @@ bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token)
     return d->row < d->n && token == a->tokens[a->n_tokens];
 }
 
-void spw_batch_drop_drafts(struct spw_batch_entry *x)
+bool spw_batch_drop_drafts(struct spw_batch *b, uint32_t n, int rc)
 {
-    x->session->has_logits &= !x->drafts.n;
-    x->session->n_drafts = x->drafts.n = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_batch_drafts *d = &b->stepping[i]->drafts;
+        any |= d->n > 0;
+        d->has_failed |= d->n && rc == -EDOM;
+        b->spans[i].n_tokens -= d->n;
+        b->spans[i].n_logits -= d->n;
+        d->n = 0;
+        spw_session_end_drafts(b->spans[i].session);
+    }
+    return any && rc == -EDOM;
 }
 
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)

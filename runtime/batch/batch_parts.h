@@ -47,6 +47,8 @@ void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, u
 struct spw_batch_drafts {
     struct spw_draft_text text;  /* owned, if the batch drafts from the text */
     struct spw_session *session; /* owned: of the draft model; NULL: not yet, or never */
+    bool no_model;               /* the draft model cannot go on with this answer */
+    bool has_failed;             /* a step has failed because of a draft: there are no more */
     struct spw_draft_odds odds;
     uint32_t n;         /* drafts of the step, in answer.tokens behind its n_tokens */
     uint32_t row;       /* the row of logits that is decided: after so many drafts */
@@ -134,8 +136,7 @@ struct spw_batch {
     /* Proposes at most `most` tokens that may follow the answer of x, and returns how many. *match:
      * see draft_length.h. NULL: no drafts. */
     uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
-    bool drafts_all;  /* no measurement shortens a draft */
-    bool has_drafter; /* the engine's draft model works */
+    bool drafts_all; /* no measurement shortens a draft */
     struct spw_draft_costs costs;
 };
 
@@ -234,8 +235,9 @@ const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_ent
 /* `token` is decided to be the next one. Whether it is the next draft, so that another row of the
  * same step follows. */
 bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
-/* The step has failed. A session that had its part holds drafts now; their logits are nowhere. */
-void spw_batch_drop_drafts(struct spw_batch_entry *x);
+/* The step of n spans has failed with rc: the spans have no drafts any more. True: the step may
+ * pass without them, because a draft can have led to values that are not finite. */
+bool spw_batch_drop_drafts(struct spw_batch *b, uint32_t n, int rc);
 /* The step is over for x: its session gives the drafts back that were not taken. */
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
 /* A step of n spans has taken so many seconds. */

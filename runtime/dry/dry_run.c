@@ -148,13 +148,6 @@ static int submit(struct dry_run *d, size_t i, const struct spw_plan_request *q,
 
 enum { ALIKE_STEPS = 3 }; /* the first of them has moved what the border of a tile moves */
 
-/* Also the length after them, for which tiles are fetched. */
-static bool are_alike(const struct spw_batch *b, uint64_t from, uint64_t to)
-{
-    return spw_engine_is_alike(b->engine, from, to) &&
-           spw_engine_rope_table(b->engine, to + 1) == SPW_ROPE_SHARED;
-}
-
 /* How many of the next steps of this request move the same bytes as the last ones; at most n. */
 static uint64_t count_alike(const struct spw_batch *b, const struct spw_batch_entry *x, uint64_t n)
 {
@@ -164,10 +157,11 @@ static uint64_t count_alike(const struct spw_batch *b, const struct spw_batch_en
         a->result.n_tokens - a->request.n_given < ALIKE_STEPS || held < ALIKE_STEPS ||
         held != a->n_tokens - 1)
         return 0;
-    n = spw_min_u64(n, SPW_TILE_TOKENS - 1 - held % SPW_TILE_TOKENS);
+    const uint64_t until = spw_engine_alike_until(b->engine, held + 1 - ALIKE_STEPS);
+    n = spw_min_u64(n, spw_sub_u64(until, held));
     n = spw_min_u64(n, a->request.max_new_tokens - a->result.n_tokens - 1); /* the last ends it */
-    while (n && !are_alike(b, held + 1 - ALIKE_STEPS, held + n))
-        n /= 2;
+    /* tiles are fetched for the length after them, too */
+    n -= n && spw_engine_rope_table(b->engine, held + n + 1) != SPW_ROPE_SHARED;
     return n;
 }
 

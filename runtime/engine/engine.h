@@ -235,9 +235,10 @@ struct spw_engine {
     struct spw_plan_input in; /* of `plan` */
     struct spw_backend backend;
     const struct spw_dry_hooks *dry; /* borrowed: of an engine that only counts; else NULL */
-    /* engine_drafter.c: proposes drafts; owned; NULL: none does */
+    /* engine_drafter.c: proposes drafts; owned; NULL: none does. Its options, and the bytes of its
+     * plan, are known before it is open */
     struct spw_engine *drafter;
-    struct spw_options drafter_options; /* which it was planned with */
+    struct spw_options drafter_options;
     struct spw_lane lane;
     struct spw_engine_texts texts;
     /* engine_memory.c, engine_disk.c: what the plan determines. */
@@ -319,7 +320,7 @@ bool spw_fallback_lower(uint64_t *budget, const struct spw_fallback_failure *f);
 
 /* The tier of a refused plan that lacks the fewest bytes (but at least one), and the bytes that it
  * needs. */
-int spw_fallback_lacking(const struct spw_plan_info *refused, const uint64_t given[SPW_BUDGETS],
+int spw_fallback_lacking(const struct spw_plan_info *refused, const struct spw_plan_input *in,
                          uint64_t *needed);
 /* The fallback between two plans: of all changes, the one that matters most to a user. */
 enum spw_fallback_kind spw_fallback_between(const struct spw_plan_info *from,
@@ -364,10 +365,11 @@ uint64_t spw_engine_leave_margin(uint64_t available);
 uint64_t spw_engine_limit(uint64_t given);
 /* Sets the rest of the disk's write limit. If the rest is 0, the plan has no disk. */
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
-/* engine_drafter.c. Takes the memory of the engine for options.draft_model off the budgets. */
-int spw_engine_reserve_drafter(struct spw_plan_input *in, struct spw_engine *e,
-                               const struct spw_options *o, struct spw_error *err);
-/* Opens it, if the options have one. */
+/* engine_drafter.c, for options.draft_model. Chooses the options of its engine, within the budgets
+ * of `in`, which are those of both engines; then takes its memory off these budgets. */
+int spw_engine_plan_drafter(struct spw_engine *e, struct spw_plan_input *in,
+                            const struct spw_options *o, struct spw_error *err);
+/* Opens it with these options, if there are any. */
 int spw_engine_open_drafter(struct spw_engine *e, struct spw_error *err);
 /* Makes a plan. If no plan works with the precision of `in`, takes the next precision that works,
  * if the options allow that: `in` gets the precision, `fallback` describes the change.
@@ -486,13 +488,16 @@ int spw_session_cut(struct spw_session *s, const struct spw_residency *residency
  * computed.
  */
 float *spw_draft_logits(const struct spw_engine *e, uint64_t i);
+/* The step with drafts has failed. If the session had its part of the step, it holds drafts now:
+ * the next step takes them back. */
+void spw_session_end_drafts(struct spw_session *s);
 /* After a step with drafts: the session keeps n of its tokens, all but the last drafts (more than
  * it had before the step), and `logits` [vocab] come after them. If a state was set back, it holds
  * fewer tokens until the next step, and has no logits. */
 int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits);
-/* Whether steps that end with `from` and with `to` tokens of a session read and move the same
- * tiles, and use the same rope: no tile begins between them, none leaves a window, none ages. */
-bool spw_engine_is_alike(const struct spw_engine *e, uint64_t from, uint64_t to);
+/* The most tokens up to which steps of a session read and move the same tiles, and use the same
+ * rope, as the step that ends with n tokens: no tile begins, none leaves a window, none ages. */
+uint64_t spw_engine_alike_until(const struct spw_engine *e, uint64_t n);
 
 /* After this many failed tries a step fails. */
 enum { SPW_RECOVER_TRIES = 8 };

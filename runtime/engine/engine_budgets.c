@@ -29,15 +29,16 @@ bool spw_fallback_lower(uint64_t *budget, const struct spw_fallback_failure *f)
     return true;
 }
 
-int spw_fallback_lacking(const struct spw_plan_info *refused, const uint64_t given[SPW_BUDGETS],
+int spw_fallback_lacking(const struct spw_plan_info *refused, const struct spw_plan_input *in,
                          uint64_t *needed)
 {
     int tier = SPW_BUDGET_DEVICE;
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < SPW_BUDGETS; i++) {
         const uint64_t smallest = spw_budgets_smallest(refused, i);
-        if (smallest > given[i] && smallest - given[i] < least) {
-            least = smallest - given[i];
+        const uint64_t given = in->budgets[i] + in->drafter_bytes[i];
+        if (smallest > given && smallest - given < least) {
+            least = smallest - given;
             tier = i;
         }
     }

@@ -3,6 +3,7 @@
  * out of the budgets of the engine that it works for, before that one plans: at most a quarter of
  * each, and no more than it has use for. It has no disk. */
 #include "runtime/engine/engine.h"
+#include "runtime/plan/budgets.h"
 #include "runtime/plan_query.h"
 
 enum { SHARE = 4 }; /* of a budget */
@@ -25,29 +26,72 @@ static struct spw_options drafter_options(const struct spw_plan_input *in,
                                 .own_backend = o->own_backend};
 }
 
+/* What refuses a quarter of the budgets refuses them. */
 static int refuse(int rc, const struct spw_error *why, struct spw_error *err)
 {
+    if (err && !*err->text && why->refuses_budgets) {
+        err->refuses_budgets = true;
+        for (int t = 0; t < SPW_BUDGETS; t++)
+            err->budgets[t] = (struct spw_refused_budget){SHARE * why->budgets[t].given_bytes,
+                                                          SHARE * why->budgets[t].smallest_bytes,
+                                                          why->budgets[t].alone};
+    }
     return spw_fail(err, rc, "the draft model: %s%s", why->text,
                     rc == -ENOMEM ? " (a quarter of the budgets is for the draft model)" : "");
 }
 
-int spw_engine_reserve_drafter(struct spw_plan_input *in, struct spw_engine *e,
-                               const struct spw_options *o, struct spw_error *err)
+/* Takes the memory of the drafter's plan off the budgets; they are without that of another plan. */
+static void take_off(struct spw_plan_input *in, const struct spw_plan_info *p)
+{
+    const uint64_t bytes[SPW_BUDGETS] = {p->device.total, p->host.total};
+    for (int t = 0; t < SPW_BUDGETS; t++) {
+        in->budgets[t] = spw_sub_u64(in->budgets[t] + in->drafter_bytes[t], bytes[t]);
+        in->drafter_bytes[t] = bytes[t];
+    }
+}
+
+static bool has_plan(const struct spw_engine *e, const struct spw_plan_input *in)
+{
+    struct spw_plan_input least = *in;
+    if (e->model.cache.may_quantize && e->options.gate)
+        spw_plan_set_precision(&least, SPW_KV_INT4);
+    return spw_budgets_work(in) || spw_budgets_work(&least);
+}
+
+/* The engine will be refused. Of the budgets that the refusal names, the draft model would get a
+ * quarter, too. */
+static void take_off_named(const struct spw_engine *e, struct spw_plan_input *in,
+                           const struct spw_options *o)
+{
+    struct spw_plan_info least, p;
+    struct spw_options more = e->drafter_options;
+    spw_plan_smallest(&least, in);
+    const uint64_t device = spw_sub_u64(least.smallest_device_bytes, in->drafter_bytes[0]);
+    const uint64_t host = spw_sub_u64(least.smallest_host_bytes, in->drafter_bytes[1]);
+    more.device_bytes = spw_max_u64(more.device_bytes, device / (SHARE - 1));
+    more.host_bytes = spw_max_u64(more.host_bytes, host / (SHARE - 1));
+    if (!spw_plan_query(&p, o->draft_model, &more, NULL))
+        take_off(in, &p);
+}
+
+int spw_engine_plan_drafter(struct spw_engine *e, struct spw_plan_input *in,
+                            const struct spw_options *o, struct spw_error *err)
 {
     struct spw_plan_info p;
     struct spw_error why = {0};
     if (!o->draft_model || !o->drafts)
         return 0;
-    if (!e->drafter) {
-        e->drafter_options = drafter_options(in, o);
-        int rc = spw_plan_query(&p, o->draft_model, &e->drafter_options, &why);
-        if (rc)
-            return refuse(rc, &why, err);
-    } else {
-        p = e->drafter->plan.info;
+    if (e->drafter) {
+        take_off(in, &e->drafter->plan.info); /* it keeps its memory */
+        return 0;
     }
-    in->device_bytes = spw_sub_u64(in->device_bytes, p.device.total);
-    in->host_bytes = spw_sub_u64(in->host_bytes, p.host.total);
+    e->drafter_options = drafter_options(in, o);
+    int rc = spw_plan_query(&p, o->draft_model, &e->drafter_options, &why);
+    if (rc)
+        return refuse(rc, &why, err);
+    take_off(in, &p);
+    if (!has_plan(e, in))
+        take_off_named(e, in, o);
     return 0;
 }
 

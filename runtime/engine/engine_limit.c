@@ -82,7 +82,8 @@ uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_op
 uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_options *o)
 {
     struct spw_memory_group g;
-    uint64_t held = spw_engine_held_bytes(e); /* freed before a new plan is taken */
+    /* freed before a new plan is taken; a draft model keeps its memory, which the budgets have */
+    uint64_t held = spw_engine_held_bytes(e) + (e->drafter ? spw_engine_held_bytes(e->drafter) : 0);
     uint64_t system = spw_memory_of_system() + held;
     spw_memory_group(&g);
     if (g.soft.left_bytes == UINT64_MAX)
@@ -178,6 +179,8 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
                                       &budgets[SPW_BUDGET_HOST])) {
             continue;
         }
+        for (int t = 0; t < SPW_BUDGETS; t++) /* `bytes` are without those of a draft model */
+            budgets[t] += t == SPW_BUDGET_HOST || is_shared(e) ? in.drafter_bytes[t] : 0;
         spw_error_clear(err);
         if (!spw_engine_change_budgets(e, budgets, "memory limit of the control group", err))
             return 0;

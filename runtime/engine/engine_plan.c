@@ -86,6 +86,7 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
         return 0;
     }
     card += e->lane.device_arena ? e->plan.device.end : 0; /* freed before the new plan is taken */
+    card += e->drafter ? e->drafter->plan.device.end : 0;  /* a part of the budget */
     in->device_bytes = spw_engine_budget(o->device_bytes, spw_engine_leave_margin(card));
     in->host_bytes = spw_engine_budget(o->host_bytes, system * 8);
     if (in->device_bytes <= card)
@@ -249,10 +250,10 @@ int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
     };
     size_products(in, e);
     SPW_TRY(set_budgets(in, e, o, err));
-    SPW_TRY(spw_engine_reserve_drafter(in, e, o, err));
     in->draft_rows = draft_rows(in, o);
     in->snapshot_rows = snapshot_rows(in, o);
-    return set_disk_budget(in, e, o, err);
+    SPW_TRY(set_disk_budget(in, e, o, err));
+    return spw_engine_plan_drafter(e, in, o, err);
 }
 
 /* ---- fallbacks ---- */
@@ -297,7 +298,7 @@ static void describe_precision(const struct spw_engine *e, const struct spw_plan
     *fallback = (struct spw_fallback){.failed = "disk write limit",
                                       .bytes_asked = refused->disk_write_bytes};
     if (why == -ENOMEM) {
-        int tier = spw_fallback_lacking(refused, in->budgets, &fallback->bytes_asked);
+        int tier = spw_fallback_lacking(refused, in, &fallback->bytes_asked);
         spw_plan_smallest(&now, in);
         need = spw_budgets_smallest(&now, tier);
         fallback->failed = spw_budget_names[tier].budget;
@@ -315,7 +316,7 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
     uint64_t needed, n = err ? strlen(err->text) : 0;
     if (!n)
         return;
-    int tier = spw_fallback_lacking(refused, in->budgets, &needed);
+    int tier = spw_fallback_lacking(refused, in, &needed);
     if (*hindrance)
         snprintf(err->text + n, sizeof err->text - n, " (%s)", hindrance);
     else if (needed && needed < spw_budgets_smallest(exact, tier)) /* else exact KV needs no more */

@@ -151,16 +151,16 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
     return 0;
 }
 
-bool spw_engine_is_alike(const struct spw_engine *e, uint64_t from, uint64_t to)
+uint64_t spw_engine_alike_until(const struct spw_engine *e, uint64_t n)
 {
-    bool same = from % SPW_TILE_TOKENS && from / SPW_TILE_TOKENS == to / SPW_TILE_TOKENS &&
-                spw_engine_rope_table(e, from) == SPW_ROPE_SHARED &&
-                spw_engine_rope_table(e, to) == SPW_ROPE_SHARED;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        const struct spw_residency *r = &e->plan.residency[k];
-        same &= spw_waterline_first_visible(r, from) == spw_waterline_first_visible(r, to);
-    }
-    return same;
+    const struct spw_model_config *c = &e->model.config;
+    uint64_t until = spw_rope_shared_until(&c->rope[c->full_kind], c->max_positions);
+    if (n % SPW_TILE_TOKENS == 0)
+        return n; /* the next token begins a tile */
+    until = spw_min_u64(until, spw_align_up(n, SPW_TILE_TOKENS) - 1);
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        until = spw_min_u64(until, spw_waterline_visible_until(&e->plan.residency[k], n));
+    return spw_max_u64(until, n);
 }
 
 float *spw_draft_logits(const struct spw_engine *e, uint64_t i)
@@ -168,6 +168,14 @@ float *spw_draft_logits(const struct spw_engine *e, uint64_t i)
     return e->dry ? NULL
                   : (float *)(e->lane.host_arena + e->plan.host.draft_logits) +
                         i * e->model.config.vocab;
+}
+
+void spw_session_end_drafts(struct spw_session *s)
+{
+    if (s->n_tokens <= s->draft_checkpoint) /* else the next step goes back to it */
+        spw_kv_checkpoint_drop(s->seq.kv, s->draft_checkpoint);
+    s->has_logits &= !s->n_drafts;
+    s->n_drafts = s->draft_checkpoint = 0;
 }
 
 int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits)

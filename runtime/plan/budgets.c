@@ -120,7 +120,8 @@ static bool smallest(uint64_t *bytes, const struct spw_plan_input *in, int tier,
     return *s.budget < MOST_BYTES;
 }
 
-/* As spw_plan_smallest. alone: of each budget, whether it is the one beside the given others. */
+/* As spw_plan_smallest. alone: of each budget, whether it is the one beside the given others. A
+ * draft model has its bytes of each of them. */
 static void find_smallest(struct spw_plan_info *info, const struct spw_plan_input *in,
                           bool alone[SPW_BUDGETS])
 {
@@ -139,6 +140,8 @@ static void find_smallest(struct spw_plan_info *info, const struct spw_plan_inpu
     alone[SPW_BUDGET_DISK] = in->disk_bytes && smallest(disk, in, SPW_BUDGET_DISK, given);
     if (in->disk_bytes && !alone[SPW_BUDGET_DISK])
         smallest(disk, in, SPW_BUDGET_DISK, (const uint64_t[]){*device, *host, 0});
+    *device += *device ? in->drafter_bytes[SPW_BUDGET_DEVICE] : 0;
+    *host += *device ? in->drafter_bytes[SPW_BUDGET_HOST] : 0;
 }
 
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in)
@@ -250,14 +253,17 @@ int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *
                        struct spw_error *err)
 {
     bool alone[SPW_BUDGETS];
+    struct spw_plan_input given = *in;
     find_smallest(info, in, alone);
+    for (int t = 0; t < SPW_BUDGETS; t++)
+        given.budgets[t] += in->drafter_bytes[t];
     if (!info->smallest_device_bytes)
         return spw_fail(err, -ENOMEM,
                         "a context of %llu tokens and %u sessions is too large for any budget; "
                         "ask for a smaller options.context",
                         (unsigned long long)in->context, in->sessions);
-    fill_refusal(info, in, alone, err);
-    return refuse(info, in, alone, err);
+    fill_refusal(info, &given, alone, err);
+    return refuse(info, &given, alone, err);
 }
 
 int spw_budgets_refuse_writes(struct spw_plan_info *info, const struct spw_plan_input *in,

@@ -30,8 +30,9 @@ struct spw_plan_input {
         };
         uint64_t budgets[SPW_BUDGETS]; /* the same */
     };
-    uint64_t disk_write_limit;    /* 0: none */
-    uint64_t disk_ring_bytes;     /* bytes of disk reads that should be under way together */
+    uint64_t drafter_bytes[SPW_BUDGETS]; /* of the draft model, which were taken off the budgets */
+    uint64_t disk_write_limit;           /* 0: none */
+    uint64_t disk_ring_bytes;            /* bytes of disk reads that should be under way together */
     uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
     bool attaches;                /* sessions may read tiles from files of other sessions */
     bool kv_stays;                /* all KV must stay on the device */

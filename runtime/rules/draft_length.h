@@ -12,7 +12,7 @@
 /* The most drafts of a request in a step; rows of logits for the drafts of all requests, and of the
  * tokens before them; classes of matches. */
 enum { SPW_DRAFT_MOST = 15, SPW_DRAFT_ROWS = 32, SPW_DRAFT_MATCHES = 5 };
-/* In place of the length of a match: a model has proposed the draft. */
+/* The length of a match that stands for a draft of a model. */
 enum { SPW_DRAFT_BY_MODEL = 1000 };
 
 /* What steps cost that have n drafts, of all sessions together. Zeros: nothing was measured. */

@@ -19,8 +19,8 @@ struct spw_executor_item {
     struct spw_step_span span; /* from < to */
     const int32_t *tokens;     /* [span.to], the whole sequence */
     bool is_last_step;         /* nothing is fetched for a next token */
-    /* Of the span's tokens, beside the one that an answer goes on by: drafts, and tokens before a
-     * state that was set back. */
+    /* Of the new tokens of an answer, all but its next one: drafts, and tokens that pass once more
+     * because a state was set back before them. 0 of a prompt. */
     uint64_t n_beside;
 };
 

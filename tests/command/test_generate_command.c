@@ -397,6 +397,27 @@ static void test_broken_pipe(void)
     json_decref(report);
 }
 
+/* The line of ids ends also if the run is interrupted. */
+static void test_interrupted_ids(void)
+{
+    char ids[8192];
+    size_t n = 0;
+    int from[2];
+    CHECK(pipe2(from, O_CLOEXEC) == 0);
+    pid_t pid = start(from[1], "generate m --token-ids t --ids --ignore-eos --max-new-tokens 900");
+    close(from[1]);
+    for (ssize_t got = 1; got > 0 && n < sizeof ids; n += (size_t)got) {
+        got = read(from[0], ids + n, n ? sizeof ids - n : 1);
+        CHECK(got >= 0);
+        if (!n)
+            check_kill(pid, SIGINT);
+    }
+    close(from[0]);
+    const int status = end_of(pid);
+    CHECK_MSG(has_exited(status, 130) || has_exited(status, 0), "status %x", status);
+    CHECK(n > 1 && ids[n - 1] == '\n' && ids[n - 2] != '\n');
+}
+
 /* A progress line says that some of the 30,000 items are done. */
 static bool counts_answers(const char *lines)
 {
@@ -565,6 +586,7 @@ int main(void)
     test_batch();
     test_batch_interrupted_line();
     test_broken_pipe();
+    test_interrupted_ids();
     test_interrupt();
     if (data)
         test_stories(data);

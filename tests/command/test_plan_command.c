@@ -309,9 +309,9 @@ static long long count_steps(const char *drafts)
 
 static void plan_drafts(void)
 {
-    CHECK(count_steps("") == 60 && count_steps("--drafts 4 --acceptance 0") == 60);
-    CHECK(count_steps("--drafts 4 --acceptance 1") == 12);
-    const long long n = count_steps("--drafts 4 --acceptance 0.5"); /* 60 / 1.9375 */
+    CHECK(count_steps("") == 60 && count_steps("--draft-tokens 4 --acceptance 0") == 60);
+    CHECK(count_steps("--draft-tokens 4 --acceptance 1") == 12);
+    const long long n = count_steps("--draft-tokens 4 --acceptance 0.5"); /* 60 / 1.9375 */
     CHECK_MSG(n >= 30 && n <= 32, "%lld steps", n);
 }
 

@@ -4,7 +4,6 @@
 #include "tools/command/check_kv.h"
 #include "tools/command/limits.h"
 #include "tools/command/experts.h"
-#include "tools/command/input/input.h"
 
 #include <string.h>
 
@@ -143,16 +142,17 @@ static int compare_tokens(const struct cli_options *o, const struct spw_tokenize
     return 0;
 }
 
-static int check_draft_model(const struct cli_options *o)
+int cli_check_draft_model(const struct cli_options *o, const struct cli_model *m)
 {
-    struct cli_model model = {0}, drafter = {0};
+    struct cli_model drafter = {0};
+    if (!o->draft_model)
+        return 0;
     if (o->drafts != SPW_DRAFTS_AUTO)
         return cli_fail(CLI_REFUSED, "--draft-model needs --drafts auto");
-    int code = cli_model_open(&model, o->operand, true);
-    code = code ? code : cli_model_open(&drafter, o->draft_model, true);
-    code = code ? code : compare_tokens(o, model.tokenizer, drafter.tokenizer);
+    int code = m->tokenizer ? cli_model_open(&drafter, o->draft_model, true) : 0;
+    if (!code && m->tokenizer)
+        code = compare_tokens(o, m->tokenizer, drafter.tokenizer);
     cli_model_close(&drafter);
-    cli_model_close(&model);
     return code;
 }
 
@@ -161,9 +161,6 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
 {
     struct spw_error err = {0};
     struct spw_options with_counts = *options;
-    const int unlike = o->draft_model ? check_draft_model(o) : 0;
-    if (unlike)
-        return unlike;
     struct spw_expert_counts *counts = cli_experts_counts(o);
     with_counts.expert_counts = counts;
     int rc = spw_engine_open(out, o->operand, &with_counts, &err);

@@ -3,6 +3,7 @@
 #define SPW_TOOLS_COMMAND_ENGINE_H
 
 #include "tools/command/events.h"
+#include "tools/command/input/input.h"
 #include "tools/command/limits.h"
 
 /* Engine options from the command line, for `context` tokens. They borrow from `o`. */
@@ -20,6 +21,9 @@ static inline bool cli_is_too_small(int rc)
 int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
                      struct spw_error *err);
 struct spw_sampling cli_sampling(const struct cli_options *o);
+/* Refuses a --draft-model whose tokens are not those of the model m, which is open. An exit code.
+ */
+int cli_check_draft_model(const struct cli_options *o, const struct cli_model *m);
 /* Opens the engine for the model o->operand, and prints its first events and notes: limits that are
  * not known, the device, a --kv-dtype that the model does not pass. 0, or an exit code after a line
  * on stderr. */

@@ -378,12 +378,17 @@ static void say_end(const struct run *r)
                  result->n_tokens, cli_plural(result->n_tokens));
 }
 
-static int finish(struct run *r)
+/* A line break follows token ids, and text on a terminal, before the prompt of the shell. In a
+ * file every byte is text. */
+static void end_line(const struct run *r)
 {
-    /* A line break follows token ids, and text on a terminal, before the prompt of the shell. In a
-     * file every byte is text. */
     if (r->ids || isatty(STDOUT_FILENO) == 1)
         cli_write("\n", 1);
+}
+
+static int finish(struct run *r)
+{
+    end_line(r);
     if (!r->ids)
         cli_say_unnamed(&r->model, r->result.tokens, r->result.n_tokens);
     say_end(r);
@@ -420,6 +425,8 @@ static int generate(struct run *r)
     int trace_code = close_trace(r);
     code = code ? code : trace_code;
     if (rc < 0) {
+        if (r->any_id || r->n_text)
+            end_line(r);
         code = explain(r, rc, &err);
         save_ended(r);
         code = report_unfinished(r, code);
@@ -502,6 +509,8 @@ static int read_inputs(struct run *r)
         code = open_grammar(r);
     if (!code)
         code = cli_check_biases("--logit-bias", &sampling, r->model.config.vocab);
+    if (!code)
+        code = cli_check_draft_model(r->o, &r->model);
     if (code)
         return code;
     code = r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)

@@ -312,6 +312,28 @@ static void check_measuring(void)
     set_free();
 }
 
+/* A draft model keeps its memory, which is a part of the budgets: what is left after a lower limit,
+ * or after budgets that the system chooses again, is the engine's. */
+static void check_drafter(void)
+{
+    struct spw_error err;
+    const struct spw_options o = {.drafts = SPW_DRAFTS_AUTO, .draft_model = dir};
+    struct spw_engine *e = open_engine(&o);
+    struct spw_session *s = run_session(e);
+    const uint64_t device = e->in.device_bytes, left = arena_bytes(e) / 8 * 7;
+    run_to(s, e, ids, 500);
+    set_limit((uint64_t)1 << 30, spw_engine_held_bytes(e) + spw_engine_held_bytes(e->drafter));
+    CHECK(e->drafter->plan.device.end && !spw_engine_set_budgets(e, 0, 0, 0, &err));
+    CHECK(e->in.device_bytes == device);
+    leave(e, left);
+    CHECK(oracle_same(&subject, ids, 501, run_to(s, e, ids, 501)));
+    CHECK(e->in.device_bytes + e->in.host_bytes == left && arena_bytes(e) <= left);
+    check_fallbacks(e, 1, "beside a draft model");
+    set_free();
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
 int main(void)
 {
     const struct tiny_model m = {.family = "llama",
@@ -345,6 +367,7 @@ int main(void)
         check_too_little(&without);
     }
     check_quantized();
+    check_drafter();
     spw_memory_group_root("");
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0);

@@ -28,7 +28,11 @@ static void check_window(uint64_t *seed)
     struct spw_window window = draw_window(seed, check_random(seed) % 2 ? 300 : 2000);
     uint32_t last = 0, most = 0;
     for (uint64_t n = 0; n < 1500; n += check_range(seed, 1, 9)) {
+        const struct spw_residency r = {.window = window};
+        const uint64_t until = spw_waterline_visible_until(&r, n);
         uint32_t first = spw_waterline_window_first(window, n);
+        CHECK(spw_waterline_window_first(window, until) == first &&
+              spw_waterline_window_first(window, until + 1) > first);
         CHECK(first == first_by_token(window, n) && first >= last);
         last = first;
         /* between steps the next query is at position n, and tiles [first, end) are kept */

@@ -58,10 +58,11 @@ static void test_lacking(void)
 {
     struct spw_plan_info refused = {
         .smallest_device_bytes = 500, .smallest_host_bytes = 90, .smallest_disk_bytes = 0};
-    const uint64_t given[SPW_BUDGETS] = {100, 60, 10}, other[SPW_BUDGETS] = {499, 60, 10};
+    const struct spw_plan_input given = {.budgets = {100, 60, 10}},
+                                other = {.budgets = {400, 60, 10}, .drafter_bytes = {99}};
     uint64_t needed;
-    CHECK(spw_fallback_lacking(&refused, given, &needed) == SPW_BUDGET_HOST && needed == 90);
-    CHECK(spw_fallback_lacking(&refused, other, &needed) == SPW_BUDGET_DEVICE && needed == 500);
+    CHECK(spw_fallback_lacking(&refused, &given, &needed) == SPW_BUDGET_HOST && needed == 90);
+    CHECK(spw_fallback_lacking(&refused, &other, &needed) == SPW_BUDGET_DEVICE && needed == 500);
 }
 
 static void test_names(void)

@@ -470,6 +470,8 @@ static int open_chat(struct chat *c)
     if (code == 0)
         code = cli_check_biases("--logit-bias", &sampling, c->model.config.vocab);
     if (code == 0)
+        code = cli_check_draft_model(o, &c->model);
+    if (code == 0)
         code = cli_prompt_open(&c->prompt, o, &c->model);
     if (code == 0)
         code = open_messages(c);

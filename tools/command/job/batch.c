@@ -348,6 +348,8 @@ static int run_batch(const struct cli_options *o)
     if (!code)
         code = check_options(&b);
     if (!code)
+        code = cli_check_draft_model(b.o, &b.model);
+    if (!code)
         code = open_input(&b);
     cli_progress_start((enum cli_progress_mode)o->progress, "items", false);
     if (!code && o->output)

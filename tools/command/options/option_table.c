@@ -315,11 +315,11 @@ const struct cli_row cli_rows[] = {
      "would have been picked: the answer is the same. text: what followed the same tokens before. "
      "auto: these and those of --draft-model, as far as they save time (off)",
      FIELD(drafts), .choices = draft_kinds},
-    {"drafts", CLI_COUNT, CLI_PLAN, "Machine", "N",
+    {"draft-tokens", CLI_COUNT, CLI_PLAN, "Machine", "N",
      "plan for N drafted tokens in each step of an answer, see --acceptance (0)", FIELD(n_drafts),
      RANGE(0, 15)},
     {"acceptance", CLI_NUMBER, CLI_PLAN, "Machine", "X",
-     "with --drafts: the odds that a drafted token stays, if those before it do (0.7)",
+     "with --draft-tokens: the odds that a drafted token stays, if those before it do (0.7)",
      FIELD(acceptance), RANGE(0, 1)},
     {"draft-model", CLI_FILE_IN, ANSWERS, "Machine", "MODEL",
      "with --drafts auto: a smaller model with the same tokens, which proposes what the text does "

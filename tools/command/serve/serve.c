@@ -9,6 +9,7 @@
  * loaded there is nothing to end: the process exits. */
 #include "tools/command/serve/serve.h"
 
+#include "tools/command/engine.h"
 #include "tools/command/serve/work.h"
 
 #include <signal.h>
@@ -115,6 +116,8 @@ static int open_model(struct serve_server *s)
 {
     const struct cli_options *o = s->o;
     int code = cli_model_open(&s->model, o->operand, true);
+    if (!code)
+        code = cli_check_draft_model(o, &s->model);
     if (code)
         return code;
     s->reader = (struct request_reader){.o = o, .model = &s->model, .folder = "."};

@@ -468,6 +468,8 @@ int cli_summarize(const struct cli_options *given)
     if (!code)
         code = check_options(&s);
     if (!code)
+        code = cli_check_draft_model(&o, &s.model);
+    if (!code)
         code = check_out_dir(&o);
     if (!code)
         code = open_output(&s);
