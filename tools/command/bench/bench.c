@@ -6,6 +6,8 @@
  *
  *   open (timed) -> a 10-token prompt, its first token (timed) -> a prompt of `context` random
  *   tokens in one step (prefill, timed) -> one token at a time (decode, timed) -> close
+ *   with --drafts: open -> the same prompt and answer with drafts, and steps of several rows ->
+ * close
  *
  * Before a run, the weight files are read once from the page cache (timed): the time to the first
  * token is compared with this. A limit is the mean of the two probes around a run, because a shared
@@ -51,6 +53,17 @@ enum measure {
     FIRST_SECONDS,
     WEIGHTS_SECONDS,
     FIRST_FRACTION,
+    DRAFT_RATE,
+    DRAFT_GAIN,
+    DRAFTED,
+    ACCEPTED,
+    DRAFT_ROWS,
+    DRAFT_LINK,
+    DRAFT_DISK,
+    ROW_SECONDS,
+    ROWS_2,
+    ROWS_4,
+    ROWS_8,
     READ_LIMIT,
     COPY_LIMIT,
     MEASURES,
@@ -75,6 +88,17 @@ static const struct bench_line lines[MEASURES] = {
     [FIRST_SECONDS] = {"first_token_seconds", "first token after the start", BENCH_SECONDS},
     [WEIGHTS_SECONDS] = {"weights_read_seconds", "  reading the weight files", BENCH_SECONDS},
     [FIRST_FRACTION] = {"first_token_over_read", "  first token / reading", BENCH_FACTOR},
+    [DRAFT_RATE] = {"draft_tokens_per_second", "decode with drafts, tokens", BENCH_TOKENS},
+    [DRAFT_GAIN] = {"draft_speedup", "  tokens / without drafts", BENCH_FACTOR},
+    [DRAFTED] = {"drafted", "  drafted tokens", BENCH_NUMBER},
+    [ACCEPTED] = {"accepted", "  of these accepted", BENCH_NUMBER},
+    [DRAFT_ROWS] = {"draft_rows_per_step", "  rows of a step", BENCH_NUMBER},
+    [DRAFT_LINK] = {"draft_link_fraction", "  bytes over the link / without", BENCH_RATIO},
+    [DRAFT_DISK] = {"draft_disk_fraction", "  bytes from the disk / without", BENCH_RATIO},
+    [ROW_SECONDS] = {"step_of_1_row_seconds", "a step of one row", BENCH_SECONDS},
+    [ROWS_2] = {"step_of_2_rows", "  of 2 rows / of one", BENCH_FACTOR},
+    [ROWS_4] = {"step_of_4_rows", "  of 4 rows / of one", BENCH_FACTOR},
+    [ROWS_8] = {"step_of_8_rows", "  of 8 rows / of one", BENCH_FACTOR},
     [READ_LIMIT] = {"read_bytes_per_second", "memory, reads", BENCH_RATE},
     [COPY_LIMIT] = {"copy_bytes_per_second", "  copies", BENCH_RATE},
 };
@@ -112,6 +136,7 @@ static struct spw_options case_options(const struct bench *b, const struct bench
     struct spw_options options = cli_engine_options(b->o, context, 1);
     if (b->o->budgets.n > 0)
         options.device_bytes = c->budget;
+    options.drafts = SPW_DRAFTS_OFF; /* but where they are measured */
     options.on_progress = cli_progress_callback();
     options.drive = cli_limits_drive(&b->limits);
     options.machine = b->limits.has_machine ? &b->limits.machine : NULL;
@@ -203,17 +228,67 @@ static int run_steps(struct bench *b, struct bench_case *c, struct bench_run *r,
 {
     double seconds;
     size_t n_first = (size_t)spw_min_u64(FIRST_PROMPT, c->context);
-    SPW_TRY(sync_run(r, b->tokens, n_first, &seconds, err));
-    c->table.samples[FIRST_SECONDS][repeat] = cli_now_seconds() - opened;
-    /* With another first token the session reuses nothing of the short prompt. */
-    int32_t first = b->tokens[0];
+    /* With another first token: the session reuses nothing of it for the long prompt. */
+    const int32_t first = b->tokens[0];
     b->tokens[0] = first ? first - 1 : 1;
-    int rc = sync_run(r, b->tokens, c->context, &c->table.samples[PREFILL_SECONDS][repeat], err);
-    if (rc == 0)
-        rc = decode(b, c, r, repeat, err);
+    int rc = sync_run(r, b->tokens, n_first, &seconds, err);
     b->tokens[0] = first;
+    SPW_TRY(rc);
+    c->table.samples[FIRST_SECONDS][repeat] = cli_now_seconds() - opened;
+    SPW_TRY(sync_run(r, b->tokens, c->context, &c->table.samples[PREFILL_SECONDS][repeat], err));
+    return decode(b, c, r, repeat, err);
+}
+
+/* ---- drafts ---- */
+
+static bool has_drafts(const struct bench *b)
+{
+    return cli_given(b->o, "drafts") && b->o->drafts != SPW_DRAFTS_OFF;
+}
+
+static struct spw_options draft_options(const struct bench *b, const struct bench_case *c)
+{
+    const uint64_t n_tokens = c->context + b->o->decode_tokens + 1 + BENCH_ROW_TOKENS;
+    struct spw_options options = case_options(b, c, n_tokens);
+    options.drafts = (enum spw_drafts)b->o->drafts;
+    return options;
+}
+
+/* Beside the decoded tokens of the same prompt without drafts. */
+static void set_drafts(struct bench_case *c, const struct bench_drafts *d, size_t i)
+{
+    double **s = c->table.samples;
+    const uint64_t *moved = d->moved_bytes;
+    const uint64_t link = moved[SPW_MOVED_HOST_TO_DEVICE] + moved[SPW_MOVED_DEVICE_TO_HOST];
+    s[DRAFT_RATE][i] = 1 / d->seconds_per_token;
+    s[DRAFT_GAIN][i] = s[DECODE_SECONDS][i] / d->seconds_per_token;
+    s[DRAFTED][i] = d->drafted;
+    s[ACCEPTED][i] = d->accepted;
+    s[DRAFT_ROWS][i] = d->rows_per_step;
+    if (c->moved_bytes)
+        s[DRAFT_LINK][i] = (double)link / (double)c->moved_bytes;
+    if (c->disk_bytes)
+        s[DRAFT_DISK][i] = (double)moved[SPW_MOVED_DISK_TO_HOST] / (double)c->disk_bytes;
+    s[ROW_SECONDS][i] = d->step_seconds[0];
+    for (size_t k = 1; k < BENCH_ROW_STEPS; k++)
+        s[ROW_SECONDS + k][i] = d->step_seconds[k] / d->step_seconds[0];
+}
+
+static int run_drafts(struct bench *b, struct bench_case *c, size_t repeat, struct spw_error *err)
+{
+    const struct spw_options options = draft_options(b, c);
+    const struct bench_prompt prompt = {b->tokens, c->context, b->o->decode_tokens};
+    struct bench_drafts d;
+    struct bench_run r;
+    int rc = open_run(&r, b->o->operand, &options, err);
+    rc = rc ? rc : bench_drafts(&d, r.session, r.engine, &prompt, err);
+    close_run(&r);
+    if (rc == 0)
+        set_drafts(c, &d, repeat);
     return rc;
 }
+
+/* ---- what was measured beside the limits ---- */
 
 /* NAN if the plan reads files of the model whose drive was not measured. */
 static double predict(const struct bench *b, const struct bench_case *c,
@@ -281,6 +356,8 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat, struct
         rc = run_steps(b, c, &r, opened, repeat, err);
     }
     close_run(&r);
+    if (rc == 0 && has_drafts(b))
+        rc = run_drafts(b, c, repeat, err);
     if (rc == 0 && !*b->machine.typical.gpu)
         rc = probe(b, err);
     if (rc == 0)
@@ -375,6 +452,10 @@ static int write_report(const struct bench *b)
 static int plan_case(struct bench *b, struct bench_case *c, struct spw_error *err)
 {
     struct spw_options full = case_options(b, c, c->context + b->o->decode_tokens + 1);
+    if (has_drafts(b)) {
+        const struct spw_options drafts = draft_options(b, c);
+        SPW_TRY(spw_plan_query(&c->plan, b->o->operand, &drafts, err));
+    }
     SPW_TRY(spw_plan_query(&c->plan, b->o->operand, &full, err));
     /* the same budgets in the middle of the decoded tokens */
     struct spw_options middle = case_options(b, c, c->context + b->o->decode_tokens / 2 + 1);
@@ -418,7 +499,7 @@ static int make_tokens(struct bench *b)
     uint64_t longest = 0;
     for (size_t i = 0; i < b->n_cases; i++)
         longest = spw_max_u64(longest, b->cases[i].context);
-    const uint64_t n = longest + b->o->decode_tokens + 1;
+    const uint64_t n = longest + b->o->decode_tokens + 1 + BENCH_ROW_TOKENS;
     uint64_t random = b->o->seed;
     b->tokens = spw_alloc(n * sizeof *b->tokens);
     if (!b->tokens)

@@ -10,6 +10,7 @@ enum bench_unit {
     BENCH_RATIO,   /* shown in percent */
     BENCH_FACTOR,  /* shown as "1.10 x" */
     BENCH_SECONDS, /* shown in milliseconds */
+    BENCH_NUMBER,
 };
 
 struct bench_line {
@@ -17,7 +18,7 @@ struct bench_line {
     enum bench_unit unit;
 };
 
-enum { BENCH_MOST_LINES = 24 };
+enum { BENCH_MOST_LINES = 32 };
 struct bench_table {
     const struct bench_line *lines; /* borrowed: [n_lines] */
     size_t n_lines, n_runs, most_runs;
@@ -33,6 +34,23 @@ void bench_table_close(struct bench_table *t);
 void bench_table_print(const struct bench_table *t);
 /* An object for each line: median, least, most (null: not measured). */
 void bench_table_json(json_t **into, const struct bench_table *t);
+
+/* n_new tokens follow the first one after the prompt. */
+struct bench_prompt {
+    const int32_t *tokens; /* [context + n_new + 1 + BENCH_ROW_TOKENS] */
+    size_t context, n_new;
+};
+/* Steps of 1, 2, 4 and 8 rows, in several rounds. */
+enum { BENCH_ROW_STEPS = 4, BENCH_ROW_ROUNDS = 4, BENCH_ROW_TOKENS = 15 * BENCH_ROW_ROUNDS };
+struct bench_drafts {
+    double seconds_per_token, drafted, accepted, rows_per_step;
+    uint64_t moved_bytes[SPW_MOVED_COUNT]; /* of a token */
+    double step_seconds[BENCH_ROW_STEPS];
+};
+/* Computes an answer with the drafts of the engine's options in this session, then the steps of
+ * several rows. -ECANCELED: interrupted. */
+int bench_drafts(struct bench_drafts *out, struct spw_session *s, struct spw_engine *e,
+                 const struct bench_prompt *p, struct spw_error *err);
 
 /* Reads every byte of the model's weight files once with read calls, on `threads` threads, and
  * measures the time: the limit of the page cache. 0 or -errno; -ECANCELED after an interrupt. */

@@ -69,6 +69,9 @@ static const char *format(char out[24], enum bench_unit unit, double value)
     case BENCH_SECONDS:
         snprintf(out, 24, "%.2f ms", value * 1e3);
         break;
+    case BENCH_NUMBER:
+        snprintf(out, 24, "%.2f", value);
+        break;
     }
     return out;
 }

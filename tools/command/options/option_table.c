@@ -363,6 +363,9 @@ const struct cli_row cli_rows[] = {
      "number of tokens to decode in each run (16)", FIELD(decode_tokens), RANGE(1, 100000)},
     {"random-tokens", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
      "use prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
+    {"drafts", CLI_CHOICE, CLI_BENCH, "Sweep", "HOW",
+     "also measure an answer with drafts, as in generate, and steps of several rows (off)",
+     FIELD(drafts), .choices = draft_kinds},
 
     {"show-reasoning", CLI_FLAG, CLI_CHAT, "Output", NULL,
      "also show the reasoning that comes before an answer: dim on a terminal, with a blank line "
