@@ -240,17 +240,8 @@ int main(int argc, char **argv)
 {
     if (!command_is_there())
         return CHECK_SKIP;
-    static const struct tiny_model model = {.family = "llama",
-                                            .layers = 2,
-                                            .hidden = 16,
-                                            .intermediate = 16,
-                                            .heads = 1,
-                                            .kv_heads = 1,
-                                            .head_dim = 8,
-                                            .vocab = VOCAB,
-                                            .positions = 70000,
-                                            .stored = TINY_BF16,
-                                            .seed = 7};
+    static const struct tiny_model model = {TINY("llama", 2, 16, 16, 1, 1, 8, VOCAB, 70000),
+                                            .stored = TINY_BF16, .seed = 7};
     uint64_t random = check_seed();
     command_model("batch_many");
     command_limits();

@@ -105,17 +105,8 @@ static void write_quantized(const char *dir, const char *path, uint64_t *seed)
 {
     char folder[64];
     snprintf(folder, sizeof folder, "%s/folder", dir);
-    tiny_model_write(&(struct tiny_model){.family = "llama",
-                                          .layers = 1,
-                                          .hidden = 256,
-                                          .intermediate = 256,
-                                          .heads = 4,
-                                          .kv_heads = 2,
-                                          .head_dim = 64,
-                                          .vocab = 96,
-                                          .positions = 512,
-                                          .untied = true,
-                                          .seed = 5},
+    tiny_model_write(&(struct tiny_model){TINY("llama", 1, 256, 256, 4, 2, 64, 96, 512),
+                                          .untied = true, .seed = 5},
                      folder);
     gguf_from_folder(folder, path,
                      &(struct gguf_way){.more_keys = add_text, .seed = check_random(seed) | 1});

@@ -225,33 +225,12 @@ static void run_both_tiers(const struct tiny_model *m)
 int main(void)
 {
     static const struct tiny_model models[] = {
-        {.family = "llama",
-         .layers = 3,
-         .hidden = 64,
-         .intermediate = 96,
-         .heads = 4,
-         .kv_heads = 2,
-         .head_dim = 32,
-         .vocab = 67,
-         .positions = 2048,
-         .untied = true,
-         .seed = 161},
-        {.family = "gemma3_text",
-         .layers = 4,
-         .hidden = 64,
-         .intermediate = 96,
-         .heads = 4,
-         .kv_heads = 2,
-         .head_dim = 32,
-         .vocab = 67,
-         .positions = 2048,
+        {TINY("llama", 3, 64, 96, 4, 2, 32, 67, 2048), .untied = true, .seed = 161},
+        {TINY("gemma3_text", 4, 64, 96, 4, 2, 32, 67, 2048),
          .more =
              ",\"sliding_window\":150,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":16,"
              "\"hidden_activation\":\"gelu_pytorch_tanh\"",
-         .qk_norm = true,
-         .sandwich = true,
-         .stored = TINY_BF16,
-         .seed = 162},
+         .qk_norm = true, .sandwich = true, .stored = TINY_BF16, .seed = 162},
     };
     if (!run_is_there())
         return CHECK_SKIP;

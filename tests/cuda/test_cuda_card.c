@@ -8,17 +8,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-static const struct tiny_model model = {.family = "llama",
-                                        .layers = 3,
-                                        .hidden = 64,
-                                        .intermediate = 96,
-                                        .heads = 4,
-                                        .kv_heads = 2,
-                                        .head_dim = 16,
-                                        .vocab = 101,
-                                        .positions = 1 << 20,
-                                        .untied = true,
-                                        .seed = 71};
+static const struct tiny_model model = {TINY("llama", 3, 64, 96, 4, 2, 16, 101, 1 << 20),
+                                        .untied = true, .seed = 71};
 enum { N_TOKENS = 300, LONG = 400000 };
 
 static float *logits_of(const char *dir, const struct spw_options *o, const int32_t *ids)

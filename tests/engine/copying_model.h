@@ -188,15 +188,8 @@ static inline void copying_tokens(struct copying_file *f, const struct copying_m
 /* `dir` is made; tiny_model_remove takes it away. */
 static inline void copying_model_write(const struct copying_model *m, const char *dir)
 {
-    const struct tiny_model shape = {.family = m->sinks ? "gpt_oss" : "qwen2",
-                                     .layers = 2,
-                                     .hidden = COPYING_HIDDEN,
-                                     .intermediate = COPYING_MLP,
-                                     .heads = 1,
-                                     .kv_heads = 1,
-                                     .head_dim = COPYING_DIM,
-                                     .vocab = COPYING_VOCAB,
-                                     .positions = 32768,
+    const struct tiny_model shape = {TINY(m->sinks ? "gpt_oss" : "qwen2", 2, COPYING_HIDDEN,
+                                          COPYING_MLP, 1, 1, COPYING_DIM, COPYING_VOCAB, 32768),
                                      .more = m->sinks ? COPYING_ROPE COPYING_SINKS : COPYING_ROPE,
                                      .untied = true};
     char path[600], *header = NULL, *data = NULL;

@@ -229,18 +229,8 @@ static bool is_slow(void)
  * as it is, and with old KV quantized; one is not stored in the type it is computed with. */
 static void open_subjects(struct subject *subjects)
 {
-    static const struct tiny_model long_run = {.family = "llama",
-                                               .layers = 2,
-                                               .hidden = 32,
-                                               .intermediate = 32,
-                                               .heads = 2,
-                                               .kv_heads = 1,
-                                               .head_dim = 32,
-                                               .vocab = 67,
-                                               .positions = 4096,
-                                               .untied = true,
-                                               .stored = TINY_BF16,
-                                               .seed = 7};
+    static const struct tiny_model long_run = {TINY("llama", 2, 32, 32, 2, 1, 32, 67, 4096),
+                                               .untied = true, .stored = TINY_BF16, .seed = 7};
     static const uint64_t windows[] = {128, SPW_NONE, 200, SPW_NONE};
     struct spw_options o = {.precision = SPW_KV_INT8, .residual_window = SPW_NONE};
     subject_open(&subjects[LONG], &long_run, "engine", TOKENS > 1100 ? TOKENS : 1100, &o);
@@ -325,19 +315,9 @@ static void open_others(struct subject *subjects, uint64_t *seed)
 static void check_long_context(size_t n_prompt)
 {
     enum { N_DECODE = 6, ROWS = 40 };
-    static const struct tiny_model model = {.family = "llama",
-                                            .layers = 2,
-                                            .hidden = 16,
-                                            .intermediate = 16,
-                                            .heads = 1,
-                                            .kv_heads = 1,
-                                            .head_dim = 16,
-                                            .vocab = 64,
-                                            .positions = 262144,
-                                            .more = ",\"rope_theta\":500000.0",
-                                            .untied = true,
-                                            .stored = TINY_BF16,
-                                            .seed = 91};
+    static const struct tiny_model model = {TINY("llama", 2, 16, 16, 1, 1, 16, 64, 262144),
+                                            .more = ",\"rope_theta\":500000.0", .untied = true,
+                                            .stored = TINY_BF16, .seed = 91};
     static struct subject s;
     struct spw_error err = {0};
     struct watch watch = {0};

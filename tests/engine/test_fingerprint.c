@@ -55,18 +55,8 @@ static int changes(const char *name, uint64_t offset)
                                                     << 1;
 }
 
-static const struct tiny_model model = {.family = "qwen2",
-                                        .layers = 2,
-                                        .hidden = 64,
-                                        .intermediate = 96,
-                                        .heads = 4,
-                                        .kv_heads = 2,
-                                        .head_dim = 16,
-                                        .vocab = 97,
-                                        .positions = 4096,
-                                        .bias = true,
-                                        .untied = true,
-                                        .seed = 7};
+static const struct tiny_model model = {TINY("qwen2", 2, 64, 96, 4, 2, 16, 97, 4096), .bias = true,
+                                        .untied = true, .seed = 7};
 
 /* Every value of config.json, as text: each digit in turn. */
 static void test_config(void)

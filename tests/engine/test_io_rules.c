@@ -374,17 +374,8 @@ static void expect_step(struct list *l, const struct spw_engine *e, const struct
         }
 }
 
-static const struct tiny_model model = {.family = "llama",
-                                        .layers = N_LAYERS,
-                                        .hidden = 64,
-                                        .intermediate = 96,
-                                        .heads = 4,
-                                        .kv_heads = 2,
-                                        .head_dim = 32,
-                                        .vocab = 67,
-                                        .positions = 32768,
-                                        .untied = true,
-                                        .seed = 163};
+static const struct tiny_model model = {TINY("llama", N_LAYERS, 64, 96, 4, 2, 32, 67, 32768),
+                                        .untied = true, .seed = 163};
 
 /* A drive, and host memory for what cannot lie on it. */
 static struct spw_options options(const struct spw_backend *b, const char *dir,

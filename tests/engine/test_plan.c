@@ -410,18 +410,8 @@ static void close_model(struct spw_model *model, const char *dir)
 /* Of a model whose layers are large beside its tiles. */
 static void check_large_blocks(uint64_t *seed)
 {
-    static const struct tiny_model large = {.family = "llama",
-                                            .layers = 3,
-                                            .hidden = 128,
-                                            .intermediate = 4096,
-                                            .heads = 2,
-                                            .kv_heads = 1,
-                                            .head_dim = 32,
-                                            .vocab = 64,
-                                            .positions = 4096,
-                                            .more = "",
-                                            .stored = TINY_BF16,
-                                            .seed = 1};
+    static const struct tiny_model large = {TINY("llama", 3, 128, 4096, 2, 1, 32, 64, 4096),
+                                            .more = "", .stored = TINY_BF16, .seed = 1};
     char dir[128];
     struct spw_model model;
     uint64_t n_checked = 0;
@@ -436,15 +426,7 @@ static void check_large_blocks(uint64_t *seed)
  * kind takes the bytes of its own shape. */
 static void check_shapes(int draws, uint64_t *seed)
 {
-    static const struct tiny_model shapes = {.family = "gemma4_text",
-                                             .layers = 4,
-                                             .hidden = 32,
-                                             .intermediate = 32,
-                                             .heads = 4,
-                                             .kv_heads = 4,
-                                             .head_dim = 64,
-                                             .vocab = 64,
-                                             .positions = 4096,
+    static const struct tiny_model shapes = {TINY("gemma4_text", 4, 32, 32, 4, 4, 64, 64, 4096),
                                              .more = ",\"sliding_window\":300",
                                              .stored = TINY_BF16,
                                              .seed = 2,
@@ -476,15 +458,7 @@ static void check_shapes(int draws, uint64_t *seed)
 static void check_passes_of_experts(void)
 {
     static const struct tiny_model mixture = {
-        .family = "qwen3_moe",
-        .layers = 4,
-        .hidden = 64,
-        .intermediate = 64,
-        .heads = 2,
-        .kv_heads = 1,
-        .head_dim = 32,
-        .vocab = 64,
-        .positions = 4096,
+        TINY("qwen3_moe", 4, 64, 64, 2, 1, 32, 64, 4096),
         .more = ",\"num_experts\":32,\"num_experts_per_tok\":2,\"moe_intermediate_size\":512",
         .qk_norm = true,
         .stored = TINY_BF16,

@@ -165,28 +165,8 @@ static void check_tables(const struct files *f, uint64_t *seed)
 int main(int argc, char **argv)
 {
     static const struct tiny_model models[] = {
-        {.family = "llama",
-         .layers = 2,
-         .hidden = 256,
-         .intermediate = 512,
-         .heads = 4,
-         .kv_heads = 2,
-         .head_dim = 64,
-         .vocab = VOCAB,
-         .positions = 512,
-         .untied = true,
-         .seed = 31},
-        {.family = "qwen2",
-         .layers = 2,
-         .hidden = 64,
-         .intermediate = 96,
-         .heads = 2,
-         .kv_heads = 2,
-         .head_dim = 32,
-         .vocab = VOCAB,
-         .positions = 512,
-         .bias = true,
-         .seed = 32},
+        {TINY("llama", 2, 256, 512, 4, 2, 64, VOCAB, 512), .untied = true, .seed = 31},
+        {TINY("qwen2", 2, 64, 96, 2, 2, 32, VOCAB, 512), .bias = true, .seed = 32},
     };
     uint64_t seed = check_seed();
     struct files f;

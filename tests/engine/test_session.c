@@ -171,17 +171,8 @@ static void check_fork(void)
  * which the first one still holds. The planned host memory has room for it. */
 static void check_left_behind(void)
 {
-    static const struct tiny_model m = {.family = "mistral",
-                                        .layers = 3,
-                                        .hidden = 48,
-                                        .intermediate = 80,
-                                        .heads = 6,
-                                        .kv_heads = 2,
-                                        .head_dim = 8,
-                                        .vocab = 96,
-                                        .positions = 4096,
-                                        .more = ",\"sliding_window\":1000",
-                                        .untied = true,
+    static const struct tiny_model m = {TINY("mistral", 3, 48, 80, 6, 2, 8, 96, 4096),
+                                        .more = ",\"sliding_window\":1000", .untied = true,
                                         .seed = 5};
     enum { SHARED = 1408, ALL = 2600 };
     static int32_t ids[ALL];
@@ -356,19 +347,10 @@ static void check_budgets(void)
  * any size from a tiny model. */
 static void check_machine(void)
 {
-    const struct tiny_model m = {.family = "llama",
-                                 .layers = 2,
-                                 .hidden = 32,
-                                 .intermediate = 48,
-                                 .heads = 2,
-                                 .kv_heads = 1,
-                                 .head_dim = 16,
-                                 .vocab = 67,
-                                 .positions = 200,
+    const struct tiny_model m = {TINY("llama", 2, 32, 48, 2, 1, 16, 67, 200),
                                  .more =
                                      ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}",
-                                 .untied = true,
-                                 .seed = 72};
+                                 .untied = true, .seed = 72};
     char dir[128];
     struct spw_error err = {0};
     struct spw_engine *e = NULL;
@@ -394,19 +376,10 @@ static void check_machine(void)
 /* [17] A rope table that depends on the length: past the border each length is its own. */
 static void check_dynamic_rope(void)
 {
-    const struct tiny_model m = {.family = "llama",
-                                 .layers = 2,
-                                 .hidden = 32,
-                                 .intermediate = 48,
-                                 .heads = 2,
-                                 .kv_heads = 1,
-                                 .head_dim = 16,
-                                 .vocab = 67,
-                                 .positions = 200,
+    const struct tiny_model m = {TINY("llama", 2, 32, 48, 2, 1, 16, 67, 200),
                                  .more =
                                      ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}",
-                                 .untied = true,
-                                 .seed = 71};
+                                 .untied = true, .seed = 71};
     struct world w;
     struct spw_error err = {0};
     struct spw_options o = {.context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
@@ -436,19 +409,10 @@ static void check_dynamic_rope(void)
 static void check_long_rope(void)
 {
     const struct tiny_model m = {
-        .family = "llama",
-        .layers = 2,
-        .hidden = 32,
-        .intermediate = 48,
-        .heads = 2,
-        .kv_heads = 1,
-        .head_dim = 8,
-        .vocab = 67,
-        .positions = 1000,
+        TINY("llama", 2, 32, 48, 2, 1, 8, 67, 1000),
         .more = ",\"original_max_position_embeddings\":200,\"rope_scaling\":{\"rope_type\":"
                 "\"longrope\",\"short_factor\":[1,1.5,2,3],\"long_factor\":[2,3,5,9]}",
-        .untied = true,
-        .seed = 73};
+        .untied = true, .seed = 73};
     struct world w;
     struct spw_error err = {0};
     struct spw_options o = {.context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};

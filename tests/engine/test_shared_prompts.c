@@ -76,19 +76,8 @@ static void break_embedding(const char *dir)
 static void open_job(struct job *j, const char *family, const char *more, enum spw_kv_precision kv,
                      uint64_t *seed)
 {
-    const struct tiny_model m = {.family = family,
-                                 .layers = 3,
-                                 .hidden = 16,
-                                 .intermediate = 16,
-                                 .heads = 2,
-                                 .kv_heads = 1,
-                                 .head_dim = 8,
-                                 .vocab = VOCAB,
-                                 .positions = 2048,
-                                 .more = more,
-                                 .bias = *more,
-                                 .untied = true,
-                                 .seed = *seed};
+    const struct tiny_model m = {TINY(family, 3, 16, 16, 2, 1, 8, VOCAB, 2048), .more = more,
+                                 .bias = *more, .untied = true, .seed = *seed};
     *j = (struct job){.o = {.context = CONTEXT,
                             .sessions = SESSIONS,
                             .threads = 1,

@@ -6,16 +6,7 @@
 
 #include <jansson.h>
 
-static const struct tiny_model tied = {.family = "llama",
-                                       .layers = 2,
-                                       .hidden = 32,
-                                       .intermediate = 40,
-                                       .heads = 4,
-                                       .kv_heads = 2,
-                                       .head_dim = 16,
-                                       .vocab = 67,
-                                       .positions = 512,
-                                       .seed = 1};
+static const struct tiny_model tied = {TINY("llama", 2, 32, 40, 4, 2, 16, 67, 512), .seed = 1};
 
 /* How a folder's file is written again. */
 struct form {

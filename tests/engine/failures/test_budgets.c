@@ -26,32 +26,11 @@ enum {
 enum { VOCAB = 67, PRECISIONS = SPW_KV_INT4 + 1 };
 
 static const struct tiny_model models[] = {
-    {.family = "llama",
-     .layers = 3,
-     .hidden = 64,
-     .intermediate = 96,
-     .heads = 4,
-     .kv_heads = 2,
-     .head_dim = 32,
-     .vocab = VOCAB,
-     .positions = 2048,
-     .untied = true,
-     .seed = 261},
-    {.family = "gemma3_text",
-     .layers = 3,
-     .hidden = 64,
-     .intermediate = 96,
-     .heads = 4,
-     .kv_heads = 2,
-     .head_dim = 32,
-     .vocab = VOCAB,
-     .positions = 2048,
+    {TINY("llama", 3, 64, 96, 4, 2, 32, VOCAB, 2048), .untied = true, .seed = 261},
+    {TINY("gemma3_text", 3, 64, 96, 4, 2, 32, VOCAB, 2048),
      .more = ",\"sliding_window\":150,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":16,"
              "\"hidden_activation\":\"gelu_pytorch_tanh\"",
-     .qk_norm = true,
-     .sandwich = true,
-     .stored = TINY_BF16,
-     .seed = 262},
+     .qk_norm = true, .sandwich = true, .stored = TINY_BF16, .seed = 262},
 };
 
 struct run {

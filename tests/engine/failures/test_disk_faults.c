@@ -269,30 +269,10 @@ int main(int argc, char **argv)
                                     : RUN_UNDER_ASAN ? 100
                                                      : 23);
     const int of_weights = argc > 1 ? stride : check_stride(argc, argv, SLOW ? 4 : 1);
-    const struct tiny_model quantized = {.family = "llama",
-                                         .layers = 2,
-                                         .hidden = 32,
-                                         .intermediate = 32,
-                                         .heads = 2,
-                                         .kv_heads = 1,
-                                         .head_dim = 32,
-                                         .vocab = 67,
-                                         .positions = 2048,
-                                         .untied = true,
-                                         .stored = TINY_BF16,
-                                         .seed = 92};
-    const struct tiny_model exact = {.family = "llama",
-                                     .layers = TEST_GPU ? 3 : 4,
-                                     .hidden = 32,
-                                     .intermediate = 48,
-                                     .heads = 2,
-                                     .kv_heads = 1,
-                                     .head_dim = 16,
-                                     .vocab = 67,
-                                     .positions = 2048,
-                                     .untied = true,
-                                     .stored = TINY_BF16,
-                                     .seed = 91};
+    const struct tiny_model quantized = {TINY("llama", 2, 32, 32, 2, 1, 32, 67, 2048),
+                                         .untied = true, .stored = TINY_BF16, .seed = 92};
+    const struct tiny_model exact = {TINY("llama", TEST_GPU ? 3 : 4, 32, 48, 2, 1, 16, 67, 2048),
+                                     .untied = true, .stored = TINY_BF16, .seed = 91};
     const int few = TEST_GPU || SLOW ? 1 : 3; /* runs of each fault; and each of the first N */
     const size_t n_prompt = TEST_GPU ? 800 : SLOW || !check_full() ? 1100 : 1900;
     const struct setting settings[] = {

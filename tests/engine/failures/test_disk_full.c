@@ -32,18 +32,8 @@ static void fill(const char *path)
 
 int main(void)
 {
-    static const struct tiny_model model = {.family = "llama",
-                                            .layers = 3,
-                                            .hidden = 32,
-                                            .intermediate = 48,
-                                            .heads = 2,
-                                            .kv_heads = 1,
-                                            .head_dim = 16,
-                                            .vocab = 67,
-                                            .positions = 2048,
-                                            .untied = true,
-                                            .stored = TINY_BF16,
-                                            .seed = 93};
+    static const struct tiny_model model = {TINY("llama", 3, 32, 48, 2, 1, 16, 67, 2048),
+                                            .untied = true, .stored = TINY_BF16, .seed = 93};
     static struct subject subject;
     const char *dir = subject.dir;
     char scratch[160], ballast[200];

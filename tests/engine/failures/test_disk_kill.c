@@ -61,18 +61,8 @@ static bool kill_one(struct run *r, int step, double part, struct pace *pace, ui
 
 int main(int argc, char **argv)
 {
-    static const struct tiny_model model = {.family = "llama",
-                                            .layers = 2,
-                                            .hidden = 32,
-                                            .intermediate = 48,
-                                            .heads = 2,
-                                            .kv_heads = 1,
-                                            .head_dim = 16,
-                                            .vocab = 67,
-                                            .positions = 2048,
-                                            .untied = true,
-                                            .stored = TINY_BF16,
-                                            .seed = 92};
+    static const struct tiny_model model = {TINY("llama", 2, 32, 48, 2, 1, 16, 67, 2048),
+                                            .untied = true, .stored = TINY_BF16, .seed = 92};
     static struct run r;
     int times =
         argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 20 : 200);

@@ -336,18 +336,8 @@ static void check_drafter(void)
 
 int main(void)
 {
-    const struct tiny_model m = {.family = "llama",
-                                 .layers = 3,
-                                 .hidden = 48,
-                                 .intermediate = 80,
-                                 .heads = 6,
-                                 .kv_heads = 2,
-                                 .head_dim = 64,
-                                 .vocab = 96,
-                                 .positions = 4096,
-                                 .more = "",
-                                 .untied = true,
-                                 .seed = 5};
+    const struct tiny_model m = {TINY("llama", 3, 48, 80, 6, 2, 64, 96, 4096), .more = "",
+                                 .untied = true, .seed = 5};
     char command[128], disk[80];
     subject_open(&subject, &m, "memory_limit", MOST, &(struct spw_options){0});
     ids = subject.ids[0];

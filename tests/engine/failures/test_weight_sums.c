@@ -10,27 +10,10 @@
 enum { N_TOKENS = 40 };
 
 /* Matrices of 2 MiB: each has records of its own. */
-static const struct tiny_model large = {.family = "llama",
-                                        .layers = 2,
-                                        .hidden = 512,
-                                        .intermediate = 1024,
-                                        .heads = 4,
-                                        .kv_heads = 2,
-                                        .head_dim = 128,
-                                        .vocab = 67,
-                                        .positions = 512,
-                                        .untied = true,
-                                        .seed = 97};
+static const struct tiny_model large = {TINY("llama", 2, 512, 1024, 4, 2, 128, 67, 512),
+                                        .untied = true, .seed = 97};
 static const struct tiny_model mixture = {
-    .family = "qwen3_moe",
-    .layers = 2,
-    .hidden = 64,
-    .intermediate = 64,
-    .heads = 2,
-    .kv_heads = 1,
-    .head_dim = 32,
-    .vocab = 67,
-    .positions = 512,
+    TINY("qwen3_moe", 2, 64, 64, 2, 1, 32, 67, 512),
     .more = ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":48",
     .qk_norm = true,
     .untied = true,

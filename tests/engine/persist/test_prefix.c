@@ -422,16 +422,7 @@ static void test_written(enum spw_kv_precision precision)
 {
     enum { TURN = 97, TURNS = 8 };
     static struct subject x;
-    const struct tiny_model wide = {.family = "llama",
-                                    .layers = 4,
-                                    .hidden = 64,
-                                    .intermediate = 64,
-                                    .heads = 4,
-                                    .kv_heads = 4,
-                                    .head_dim = 64,
-                                    .vocab = 101,
-                                    .positions = 4096,
-                                    .untied = true,
+    const struct tiny_model wide = {TINY("llama", 4, 64, 64, 4, 4, 64, 101, 4096), .untied = true,
                                     .seed = 41};
     uint64_t seed = 31, n = 3 * SPW_TILE_TOKENS + 5;
     struct draw d = {.s = &x, .limit = 64 * MIB, .backend = run_backend(true)};
