@@ -106,40 +106,66 @@ static int32_t best_token(const float *logits, uint32_t vocab)
     return isnan(top) ? -1 : (int32_t)spw_row_find(logits, 0, vocab, top);
 }
 
-/* The draft model computes n tokens of x, and says which one it finds most likely after them. -1:
- * none; if that is for a failure, for example a token that it does not know, it proposes nothing
- * more for x. A caller's interrupt that has ended this step ends the step of the answer, too. */
-static int32_t ask_model(struct spw_batch *b, struct spw_batch_entry *x, uint64_t n)
+/* The draft model computes n tokens of x, and the logits after them, if `wants`. A failure, for
+ * example a token that it does not know, ends its drafts for x. A caller's interrupt that has ended
+ * this step ends the step of the answer, too. */
+static int compute_by_model(struct spw_batch *b, struct spw_batch_entry *x, uint64_t n, bool wants)
 {
-    enum { FEW = 32 }; /* rows that take as long as one */
-    struct spw_engine *e = b->engine->drafter;
     struct spw_batch_drafts *d = &x->drafts;
-    const double start = spw_now_seconds();
-    int rc = d->session ? 0
-                        : spw_session_open_for(&d->session, e,
-                                               spw_batch_most_tokens(&x->answer.request), NULL);
-    const bool is_short = !rc && spw_session_cached(d->session) + FEW >= n;
-    const struct spw_span span = {d->session, x->answer.tokens, n, 1};
+    const uint64_t most = spw_batch_most_tokens(&x->answer.request);
+    int rc = d->session ? 0 : spw_session_open_for(&d->session, b->engine->drafter, most, NULL);
+    const struct spw_span span = {d->session, x->answer.tokens, n, wants};
     if (!rc)
-        rc = spw_sync(e, &span, 1, NULL, NULL, NULL);
+        rc = spw_sync(b->engine->drafter, &span, 1, NULL, NULL, NULL);
     if (rc == -ECANCELED && b->engine->options.interrupt)
         spw_interrupt_raise(b->engine->options.interrupt);
     d->no_model |= rc && rc != -ECANCELED;
-    if (rc)
-        return -1;
-    if (is_short)
-        spw_draft_costs_note_model(&b->costs, spw_now_seconds() - start);
-    const uint32_t vocab = spw_engine_config(b->engine)->vocab;
-    return best_token(spw_session_logits(d->session),
-                      spw_min_u32(vocab, spw_engine_config(e)->vocab));
+    return rc;
+}
+
+/* Reads what the draft model lacks of x, in parts that take as long as a step of the answers: they
+ * wait for it. Reads nothing if the rest of the answer cannot save as much time. True: the model
+ * lacks no more than a few tokens. */
+static bool model_reads(struct spw_batch *b, struct spw_batch_entry *x, struct spw_draft_step *step)
+{
+    enum { FEW = 32 }; /* rows that take about as long as one */
+    struct spw_batch_drafts *d = &x->drafts;
+    const struct spw_answer *a = &x->answer;
+    const struct spw_draft_costs *c = &b->costs;
+    const uint64_t lacks = a->n_tokens - d->n_read;
+    const uint64_t left = a->request.max_new_tokens - a->result.n_tokens;
+    if (!b->engine->drafter || d->no_model || lacks <= FEW)
+        return b->engine->drafter && !d->no_model;
+    if (step->seconds >= c->seconds || (double)lacks * c->read_seconds > (double)left * c->seconds)
+        return false;
+    const double start = spw_now_seconds();
+    const double part = c->read_seconds > 0 ? c->seconds / c->read_seconds : FEW;
+    const uint64_t n = spw_min_u64(lacks, spw_max_u64((uint64_t)part, FEW));
+    if (compute_by_model(b, x, d->n_read + n, false))
+        return false;
+    d->n_read += n;
+    spw_draft_costs_note_read(&b->costs, n, spw_now_seconds() - start);
+    step->seconds += spw_now_seconds() - start;
+    return false; /* the next step drafts */
 }
 
 static uint32_t propose_by_model(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out,
-                                 uint32_t most)
+                                 uint32_t most, struct spw_draft_step *step)
 {
+    const double start = spw_now_seconds();
+    const uint32_t vocab = spw_min_u32(spw_engine_config(b->engine)->vocab,
+                                       spw_engine_config(b->engine->drafter)->vocab);
     uint32_t n = 0;
-    for (int32_t id; n < most && (id = ask_model(b, x, x->answer.n_tokens + n)) >= 0;)
+    x->drafts.n_read = x->answer.n_tokens;
+    while (n < most && !compute_by_model(b, x, x->answer.n_tokens + n, true)) {
+        const int32_t id = best_token(spw_session_logits(x->drafts.session), vocab);
+        if (id < 0)
+            break;
         out[n++] = id;
+    }
+    const double seconds = spw_now_seconds() - start;
+    spw_draft_costs_note_model(&b->costs, n, seconds);
+    step->seconds += seconds;
     return n;
 }
 
@@ -152,21 +178,18 @@ static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *o
 {
     enum { LONG_MATCH = 8 };
     struct spw_batch_drafts *d = &x->drafts;
-    const double start = spw_now_seconds();
-    const double odds = spw_draft_odds_of(&d->odds, SPW_DRAFT_BY_MODEL);
-    uint32_t n = b->propose(x, out, most, &d->match), by_model = 0;
+    const double by_model = spw_draft_odds_of(&d->odds, SPW_DRAFT_BY_MODEL);
+    uint32_t n = b->propose(x, out, most, &d->match);
     d->next = n ? out[0] : -1;
     if (b->drafts_all)
         return n;
-    if (b->engine->drafter && !d->no_model && d->match < LONG_MATCH)
-        by_model = spw_draft_length(&b->costs, step, odds, b->costs.model_seconds, most);
-    if (!by_model)
-        return spw_draft_length(&b->costs, step, spw_draft_odds_of(&d->odds, d->match), 0, n);
-    d->match = SPW_DRAFT_BY_MODEL;
-    d->next = -1;
-    n = propose_by_model(b, x, out, by_model);
-    step->seconds += spw_now_seconds() - start;
-    return n;
+    if (d->match < LONG_MATCH && model_reads(b, x, step) &&
+        (most = spw_draft_length(&b->costs, step, by_model, b->costs.model_seconds, most))) {
+        d->match = SPW_DRAFT_BY_MODEL;
+        d->next = -1;
+        return propose_by_model(b, x, out, most, step);
+    }
+    return spw_draft_length(&b->costs, step, spw_draft_odds_of(&d->odds, d->match), 0, n);
 }
 
 /* Adds drafts to a span. *n_rows: rows of logits that are free. */
@@ -175,6 +198,9 @@ static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct sp
 {
     struct spw_batch_drafts *d = &x->drafts;
     int32_t *out = x->answer.tokens + x->answer.n_tokens;
+    if (!d->knows_odds)
+        d->odds = b->odds;
+    d->knows_odds = true;
     d->n = draft(b, x, out, most_drafts(b, x, *n_rows), step);
     d->row = 0;
     d->first_row = b->engine->plan.draft_rows - *n_rows;
@@ -185,16 +211,20 @@ static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct sp
     span->n_tokens += d->n;
     span->n_logits += d->n;
     *n_rows -= d->n + 1;
-    step->n_drafts += d->n;
+    step->n_beside += d->n;
 }
 
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
 {
     uint32_t n_rows = b->engine->plan.draft_rows;
-    struct spw_draft_step step = {.n_sessions = n, .n_tokens = n - 1};
+    struct spw_draft_step step = {
+        .n_sessions = n, .n_tokens = n - 1, .sets_back = b->engine->plan.n_states};
+    for (uint32_t i = 0; i < n; i++)
+        step.n_beside += (uint32_t)b->spans[i].session->n_set_back;
     for (uint32_t i = 0; i < n && b->propose; i++)
         if (b->spans[i].n_logits)
             add_drafts(b, b->stepping[i], &b->spans[i], &step, &n_rows);
+    b->rows_beside = step.n_beside;
     b->times.decode_seconds += step.seconds;
     b->times.draft_seconds += step.seconds;
 }
@@ -223,10 +253,19 @@ bool spw_batch_drop_drafts(struct spw_batch *b, uint32_t n, int rc)
         d->has_failed |= d->n && rc == -EDOM;
         b->spans[i].n_tokens -= d->n;
         b->spans[i].n_logits -= d->n;
+        b->rows_beside -= d->n;
         d->n = 0;
         spw_session_end_drafts(b->spans[i].session);
     }
     return any && rc == -EDOM;
+}
+
+/* What was seen of drafts: `n` stayed, and then, `ended`, another token was picked. The next
+ * request begins with what was seen of all. */
+static void note_odds(struct spw_batch *b, struct spw_batch_drafts *d, uint32_t n, bool ended)
+{
+    spw_draft_odds_note(&d->odds, d->match, n, ended);
+    spw_draft_odds_note(&b->odds, d->match, n, ended);
 }
 
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)
@@ -236,22 +275,23 @@ int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)
     const float *logits = spw_batch_row(b, x);
     if (!d->n && d->next >= 0) {
         const bool stays = x->answer.tokens[x->answer.n_tokens - 1] == d->next;
-        spw_draft_odds_note(&d->odds, d->match, stays, !stays);
+        note_odds(b, d, stays, !stays);
     }
     d->next = -1;
     if (!d->n)
         return 0;
-    spw_draft_odds_note(&d->odds, d->match, d->row, n_left);
+    note_odds(b, d, d->row, n_left);
+    spw_draft_costs_note_stayed(&b->costs, d->row);
     b->times.n_drafted += d->n;
     b->times.n_accepted += d->row;
     d->n = d->row = 0;
     return spw_session_settle(x->session, x->session->n_tokens - n_left, logits);
 }
 
-void spw_batch_note_costs(struct spw_batch *b, uint32_t n, double seconds)
+void spw_batch_note_costs(struct spw_batch *b, uint32_t n, bool prefill, double seconds)
 {
-    uint32_t n_drafts = 0;
-    for (uint32_t i = 0; i < n; i++)
-        n_drafts += b->stepping[i]->drafts.n;
-    spw_draft_costs_note(&b->costs, n, n_drafts, seconds);
+    if (prefill)
+        b->costs.spent += seconds;
+    else
+        spw_draft_costs_note(&b->costs, n, b->rows_beside, seconds);
 }

@@ -47,9 +47,11 @@ void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, u
 struct spw_batch_drafts {
     struct spw_draft_text text;  /* owned, if the batch drafts from the text */
     struct spw_session *session; /* owned: of the draft model; NULL: not yet, or never */
+    uint64_t n_read;             /* tokens of prompt and answer that it has computed */
     bool no_model;               /* the draft model cannot go on with this answer */
     bool has_failed;             /* a step has failed because of a draft: there are no more */
     struct spw_draft_odds odds;
+    bool knows_odds;    /* it has begun with those of the batch */
     uint32_t n;         /* drafts of the step, in answer.tokens behind its n_tokens */
     uint32_t row;       /* the row of logits that is decided: after so many drafts */
     uint32_t first_row; /* its place: spw_draft_logits */
@@ -136,8 +138,10 @@ struct spw_batch {
     /* Proposes at most `most` tokens that may follow the answer of x, and returns how many. *match:
      * see draft_length.h. NULL: no drafts. */
     uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
-    bool drafts_all; /* no measurement shortens a draft */
+    bool drafts_all;      /* no measurement shortens a draft */
+    uint32_t rows_beside; /* of the step: see draft_length.h */
     struct spw_draft_costs costs;
+    struct spw_draft_odds odds; /* of all requests; a new one begins with them */
 };
 
 /* The session holds the whole span: no pass of it is left. */
@@ -240,8 +244,8 @@ bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
 bool spw_batch_drop_drafts(struct spw_batch *b, uint32_t n, int rc);
 /* The step is over for x: its session gives the drafts back that were not taken. */
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
-/* A step of n spans has taken so many seconds. */
-void spw_batch_note_costs(struct spw_batch *b, uint32_t n, double seconds);
+/* A step of n spans has taken so many seconds; prefill: it had prompts. */
+void spw_batch_note_costs(struct spw_batch *b, uint32_t n, bool prefill, double seconds);
 
 /* What the open sessions of the batch take. */
 struct spw_batch_room {

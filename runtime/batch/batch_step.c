@@ -331,8 +331,8 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
     count_failures(b, n, rc);
-    if (!rc && !prefill)
-        spw_batch_note_costs(b, n, spw_now_seconds() - start);
+    if (!rc)
+        spw_batch_note_costs(b, n, prefill, spw_now_seconds() - start);
     return rc;
 }
 

@@ -4,37 +4,87 @@
 #include <math.h>
 #include <string.h>
 
-static const double weight = 0.25;  /* of a new measurement */
-static const double forgets = 0.99; /* what a step leaves of the excess of a cost not measured */
+static const double weight = 0.25;   /* of a new measurement */
+static const double forgets = 0.995; /* what a step without drafts leaves of what they cost more */
 static const double least_gain = 1.02;
-static const double learns = 0.1; /* of the distance to what was seen */
+static const double most_lost = 0.008; /* of the time */
+static const double learns = 0.1;      /* of the distance to what was seen */
 
-static double mix(double old, double new)
+/* A step that the machine has held up says little. */
+static double mix(double old, double new, double w)
 {
-    return old > 0 ? old + weight * (new - old) : new;
+    return old > 0 ? old + w * (fmin(new, 1.25 * old) - old) : new;
 }
 
-void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_drafts,
+/* ---- costs ---- */
+
+/* The number of rows before or at n that was measured, and the cost of it. */
+static uint32_t measured(const struct spw_draft_costs *c, uint32_t n, double *times)
+{
+    while (n && !(c->times[n] > 0))
+        n--;
+    *times = n ? fmax(c->times[n], 1) : 1;
+    return n;
+}
+
+/* Between two numbers that were measured on the line between them; above all of them on the line
+ * from 0 on. */
+static double cost(const struct spw_draft_costs *c, uint32_t n_beside)
+{
+    const uint32_t n = spw_min_u32(n_beside, SPW_DRAFT_ROWS);
+    double low, high;
+    const uint32_t before = measured(c, n, &low);
+    uint32_t after = n;
+    while (after < SPW_DRAFT_ROWS && !(c->times[after] > 0))
+        after++;
+    if (before == n)
+        return low;
+    if (!(c->times[after] > 0))
+        return before ? 1 + (low - 1) * n / before : 1;
+    high = fmax(c->times[after], 1);
+    return low + (high - low) * (n - before) / (after - before);
+}
+
+/* What is left of a cost that was not measured for long. */
+static double stays(const struct spw_draft_costs *c)
+{
+    return pow(forgets, c->n_since);
+}
+
+void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_beside,
                           double seconds)
 {
+    const uint32_t n = spw_min_u32(n_beside, SPW_DRAFT_ROWS);
+    c->spent += seconds;
     if (n_sessions != c->n_sessions)
-        *c = (struct spw_draft_costs){.n_sessions = n_sessions, .model_seconds = c->model_seconds};
-    for (uint32_t i = 1; i <= SPW_DRAFT_ROWS; i++)
-        if (c->times[i] > 1 && i != n_drafts)
-            c->times[i] = 1 + (c->times[i] - 1) * forgets;
-    if (!n_drafts)
-        c->seconds = mix(c->seconds, seconds);
-    else if (n_drafts <= SPW_DRAFT_ROWS && c->seconds > 0)
-        c->times[n_drafts] = mix(c->times[n_drafts], seconds / c->seconds);
+        c->seconds = 0;
+    c->n_sessions = n_sessions;
+    if (!n || (c->seconds > 0 && seconds < c->seconds)) /* more rows never take less time */
+        c->seconds = mix(c->seconds, seconds, weight);
+    if (n && c->seconds > 0) { /* and a row takes no longer than a step */
+        const double new = mix(c->times[n], seconds / c->seconds, fmax(weight, 1 - stays(c)));
+        c->times[n] = fmin(new, 1 + n);
+        c->lost += (cost(c, n) - 1) * c->seconds;
+    }
+    c->n_since = n ? 0 : c->n_since + 1;
 }
 
-/* A number that was not measured costs as much as the next lower one. */
-static double cost(const struct spw_draft_costs *c, uint32_t n_drafts)
+void spw_draft_costs_note_stayed(struct spw_draft_costs *c, uint32_t n)
 {
-    for (; n_drafts; n_drafts--)
-        if (c->times[n_drafts] > 0)
-            return fmax(c->times[n_drafts], 1);
-    return 1;
+    if (c->n_sessions)
+        c->lost -= n * c->seconds / c->n_sessions;
+    c->lost = fmax(c->lost, -most_lost * c->spent); /* what was saved long ago is no reserve */
+}
+
+void spw_draft_costs_note_model(struct spw_draft_costs *c, uint32_t n, double seconds)
+{
+    c->lost += seconds;
+    c->model_seconds = n ? mix(c->model_seconds, seconds / n, weight) : c->model_seconds;
+}
+
+void spw_draft_costs_note_read(struct spw_draft_costs *c, uint64_t n, double seconds)
+{
+    c->read_seconds = mix(c->read_seconds, seconds / (double)n, weight);
 }
 
 /* ---- odds ---- */
@@ -70,28 +120,46 @@ void spw_draft_odds_note(struct spw_draft_odds *o, uint32_t match, uint32_t n_st
 
 /* ---- the length ---- */
 
+/* The most rows that may be tried. */
+static uint32_t most_rows(const struct spw_draft_costs *c)
+{
+    double times;
+    return 2 * measured(c, SPW_DRAFT_ROWS, &times) + 1;
+}
+
+/* What it costs the next step, in the mean, that one of k drafts does not stay: it computes the
+ * tokens again that did, and the one before them. */
+static double cost_of_setting_back(const struct spw_draft_costs *c, double p, uint32_t k)
+{
+    double sum = 0, odds = 1 - p;
+    for (uint32_t n = 1; n <= k; n++, odds *= p)
+        sum += odds * (cost(c, n) - 1);
+    return sum;
+}
+
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
                           double p, double each, uint32_t most)
 {
     if (c->n_sessions != before->n_sessions || !(c->seconds > 0))
         return 0;
-    const double spent = before->seconds / c->seconds, others = before->n_tokens;
-    double tokens = 1, next = 1;
-    double best = least_gain * (others + 1) / (cost(c, before->n_drafts) + spent);
+    const double now = cost(c, before->n_beside) + before->seconds / c->seconds;
+    const double bearable = (most_lost * c->spent - c->lost) / c->seconds; /* steps */
+    const uint32_t rows = (uint32_t)spw_sub_u64(most_rows(c), before->n_beside);
+    double tokens = before->n_tokens + 1, next = 1, best = least_gain * tokens / now;
     uint32_t length = 0;
-    for (uint32_t k = 1; k <= most; k++) {
-        const double times = cost(c, before->n_drafts + k) + spent + k * each / c->seconds;
+    for (uint32_t k = 1; k <= spw_min_u32(most, rows); k++) {
+        double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
+        more += before->sets_back ? cost_of_setting_back(c, p, k) : 0;
+        const double by_model = k * each / c->seconds;
+        if (more + by_model > bearable || (most_rows(c) == 1 && bearable < 1))
+            break;
         next *= p;
         tokens += next;
-        if ((others + tokens) / times > best) {
-            best = (others + tokens) / times;
+        const double rate = tokens / (now + stays(c) * more + by_model);
+        if (rate > best) {
+            best = rate;
             length = k;
         }
     }
     return length;
-}
-
-void spw_draft_costs_note_model(struct spw_draft_costs *c, double seconds)
-{
-    c->model_seconds = mix(c->model_seconds, seconds);
 }

@@ -1,9 +1,13 @@
 /* How many tokens to draft: a decision by measured times, which no result depends on. Pure.
  *
- *   a step with k drafts gives 1 + p + p^2 + ... + p^k tokens, if each draft stays with odds p
+ *   a step with k drafts gives 1 + p + p^2 + ... + p^k tokens, if each draft stays with odds p,
  *   and takes cost(k) times as long as one without
  *
- * The most tokens a second win. Without a gain of a fiftieth there are no drafts. */
+ * The most tokens a second win. Without a gain of a fiftieth there are no drafts. While there are
+ * none, nothing is measured, and costs are hoped to be less and less, until drafts are tried again.
+ * Two rules bound what wrong hopes can cost: numbers of rows that were not measured are tried one
+ * after the other (1, 3, 7, ...), and what drafts have lost in all stays below a hundredth of the
+ * time. */
 #ifndef SPW_RUNTIME_RULES_DRAFT_LENGTH_H
 #define SPW_RUNTIME_RULES_DRAFT_LENGTH_H
 
@@ -15,22 +19,29 @@ enum { SPW_DRAFT_MOST = 15, SPW_DRAFT_ROWS = 32, SPW_DRAFT_MATCHES = 5 };
 /* The length of a match that stands for a draft of a model. */
 enum { SPW_DRAFT_BY_MODEL = 1000 };
 
-/* What steps cost that have n drafts, of all sessions together. Zeros: nothing was measured. */
+/* What steps cost by the rows that they compute beside one for each session: drafts, and tokens
+ * that pass once more because a state was set back. Zeros: nothing was measured. */
 struct spw_draft_costs {
-    uint32_t n_sessions;  /* of the steps that were measured */
-    double seconds;       /* of a step without drafts; 0: not measured */
+    uint32_t n_sessions;  /* of the latest step */
+    double seconds;       /* of a step of so many sessions without such rows; 0: not measured */
     double model_seconds; /* in which the draft model proposes a token; 0: not measured */
-    double times[SPW_DRAFT_ROWS + 1]; /* a step with n drafts takes so many times as long; 0:
+    double read_seconds;  /* in which it reads a token of a text; 0: not measured */
+    double times[SPW_DRAFT_ROWS + 1]; /* a step with n such rows takes so many times as long; 0:
                                               not measured */
+    uint32_t n_since;                 /* steps since the latest that had such rows */
+    double spent;                     /* seconds of all steps, of those of prompts, too */
+    double lost;                      /* seconds of these that drafts have cost; below 0: they have
+                                         saved more */
 };
 
-/* Measured: a step of n_sessions with n_drafts. Numbers that were not measured for long come near
- * to 1, so that they are tried again. */
-void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_drafts,
+/* Measured: a step of n_sessions with so many rows beside. */
+void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_beside,
                           double seconds);
-
-/* The draft model has proposed a token in so many seconds. */
-void spw_draft_costs_note_model(struct spw_draft_costs *c, double seconds);
+/* n of the step's drafts have stayed. */
+void spw_draft_costs_note_stayed(struct spw_draft_costs *c, uint32_t n);
+/* The draft model has proposed n tokens, or has read n tokens, in so many seconds. */
+void spw_draft_costs_note_model(struct spw_draft_costs *c, uint32_t n, double seconds);
+void spw_draft_costs_note_read(struct spw_draft_costs *c, uint64_t n, double seconds);
 
 /* The odds that a drafted token stays, by the length of the match that proposed it. Zeros: as at
  * the start. */
@@ -42,11 +53,13 @@ double spw_draft_odds_of(const struct spw_draft_odds *o, uint32_t match);
 /* n_stayed of the drafts were picked, and then, `ended`, another token was. */
 void spw_draft_odds_note(struct spw_draft_odds *o, uint32_t match, uint32_t n_stayed, bool ended);
 
-/* A step before this session is added. */
+/* A step before the drafts of a session are added. */
 struct spw_draft_step {
-    uint32_t n_sessions, n_drafts; /* n_sessions: with this one */
+    uint32_t n_sessions, n_beside; /* n_sessions: with this one; n_beside: rows, as above */
     double n_tokens;               /* that it is expected to give to the other sessions */
-    double seconds;                /* in which the draft model has proposed their drafts */
+    double seconds;                /* in which the draft model has worked for it */
+    bool sets_back; /* a draft that does not stay sets a state back: the tokens of the step that
+                       stayed pass once more with the next one */
 };
 /* How many of at most `most` (SPW_DRAFT_MOST) tokens to draft that stay with odds p each, and take
  * `each` seconds to propose. 0 before a step of so many sessions was measured. */

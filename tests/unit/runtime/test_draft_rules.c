@@ -61,27 +61,49 @@ static void check_text(uint64_t *seed)
 
 /* ---- the length ---- */
 
+/* On the line between the numbers that were measured, 0 rows among them; above all of them on the
+ * line from 0. */
 static double cost_of(const struct spw_draft_costs *c, uint32_t n)
 {
-    while (n && !(c->times[n] > 0))
-        n--;
-    return n ? fmax(c->times[n], 1) : 1;
+    double at[SPW_DRAFT_ROWS + 1] = {1}, times = 1;
+    uint32_t last = 0;
+    for (uint32_t i = 1; i <= SPW_DRAFT_ROWS; i++) {
+        if (!(c->times[i] > 0))
+            continue;
+        times = fmax(c->times[i], 1);
+        for (uint32_t k = last + 1; k <= i; k++)
+            at[k] = at[last] + (times - at[last]) * (k - last) / (i - last);
+        last = i;
+    }
+    return n <= last ? at[n] : last ? 1 + (times - 1) * n / last : 1;
 }
 
+/* The best of all lengths that may be tried, against a search of them. */
 static void check_length(uint64_t *seed)
 {
     struct spw_draft_costs c = {.n_sessions = 2, .seconds = 0.1};
     const double each = (double)check_range(seed, 0, 20) / 1000; /* of a step of 0.1 */
-    const struct spw_draft_step s = {2, (uint32_t)check_range(seed, 0, 8), 1.5, 0.02};
+    const struct spw_draft_step s = {2, (uint32_t)check_range(seed, 0, 8), 1.5, 0.02,
+                                     check_random(seed) % 2};
     const double p = (double)check_range(seed, 0, 100) / 100;
     const uint32_t most = (uint32_t)check_range(seed, 0, SPW_DRAFT_MOST);
-    for (int i = 1; i <= SPW_DRAFT_ROWS; i++)
-        c.times[i] = check_random(seed) % 3 ? (double)check_range(seed, 90, 400) / 100 : 0;
-    double tokens = 1, best = 0, rates[SPW_DRAFT_MOST + 1];
-    for (uint32_t k = 0; k <= most; k++) {
-        const double times = cost_of(&c, s.n_drafts + k) + 0.2 + k * each / 0.1;
-        tokens += k ? pow(p, k) : 0;
-        rates[k] = (k ? 1 : 1.02) * (tokens + s.n_tokens) / times;
+    uint32_t last = 0;
+    for (uint32_t i = 1; i <= SPW_DRAFT_ROWS; i++) {
+        c.times[i] = check_random(seed) % 3 ? 0 : (double)check_range(seed, 90, 400) / 100;
+        last = c.times[i] > 0 ? i : last;
+    }
+    c.spent = (double)check_range(seed, 0, 40);
+    const double now = cost_of(&c, s.n_beside) + 0.2, bearable = c.spent * 0.008 / 0.1;
+    double tokens = s.n_tokens + 1, best = 0, rates[SPW_DRAFT_MOST + 1] = {1.02 * tokens / now};
+    double back = 0;
+    best = rates[0];
+    for (uint32_t k = 1; k <= most; k++) {
+        back += s.sets_back ? pow(p, k - 1) * (1 - p) * (cost_of(&c, k) - 1) : 0;
+        const double times = cost_of(&c, s.n_beside + k) + 0.2 + k * each / 0.1 + back;
+        if (s.n_beside + k > 2 * last + 1 || times - now > bearable || (!last && bearable < 1))
+            break;
+        tokens += pow(p, k);
+        rates[k] = tokens / times;
         best = fmax(best, rates[k]);
     }
     const uint32_t got = spw_draft_length(&c, &s, p, each, most);
@@ -92,20 +114,116 @@ static void check_length(uint64_t *seed)
 
 static void test_costs(void)
 {
-    struct spw_draft_costs c = {0};
+    struct spw_draft_costs c = {.spent = 1e9};
     const struct spw_draft_step alone = {.n_sessions = 1};
     spw_draft_costs_note(&c, 1, 3, 1.0); /* without a step to compare with */
     CHECK(!(c.times[3] > 0) && !spw_draft_length(&c, &alone, 0.9, 0, 4));
     spw_draft_costs_note(&c, 1, 0, 1.0);
+    CHECK(spw_draft_length(&c, &alone, 0.9, 0, 4) == 1); /* then 3, ... */
+    spw_draft_costs_note(&c, 1, 1, 1.0);
+    CHECK(spw_draft_length(&c, &alone, 0.9, 0, 4) == 3);
+    spw_draft_costs_note(&c, 1, 3, 1.0);
     CHECK(spw_draft_length(&c, &alone, 0.9, 0, 4) == 4);
     for (int i = 0; i < 40; i++)
         spw_draft_costs_note(&c, 1, 4, 9.0);
-    CHECK(c.times[4] > 8.5 && spw_draft_length(&c, &alone, 0.9, 0, 4) == 3);
-    for (int i = 0; i < 1000; i++) /* it is tried again */
+    CHECK(c.times[4] > 4.9 && spw_draft_length(&c, &alone, 0.9, 0, 4) == 3);
+    for (int i = 0; i < 1000; i++) /* it is tried again, and counts as what was measured */
         spw_draft_costs_note(&c, 1, 0, 1.0);
     CHECK(spw_draft_length(&c, &alone, 0.9, 0, 4) == 4);
+    const double lost = c.lost;
+    spw_draft_costs_note(&c, 1, 4, 4.0);
+    CHECK(fabs(c.lost - lost - 3) < 0.1 && spw_draft_length(&c, &alone, 0.5, 0, 4) < 4);
+    spw_draft_costs_note(&c, 1, 0, 100); /* the machine was busy with something else */
+    CHECK(c.seconds < 1.5);
     spw_draft_costs_note(&c, 2, 0, 1.0);
-    CHECK(c.n_sessions == 2 && !(c.times[4] > 0));
+    CHECK(c.n_sessions == 2 && c.times[4] > 0 && c.lost > 150);
+}
+
+/* ---- whole runs, by a made-up clock ---- */
+
+/* Requests one after the other, with prompts that take `prompt` steps each. Of the positions, `has`
+ * of 100 have a match; the tokens after it stay with odds `stays`. k rows beside take 1 + each * k
+ * steps, and what the clock says varies by a tenth; of a busy machine, sometimes by much more. */
+struct run {
+    uint32_t n_requests, n_tokens, prompt, has;
+    double stays, each;
+    bool sets_back, is_busy;
+};
+
+static double clock_of(const struct run *r, double seconds, uint64_t *seed)
+{
+    const double noise = (double)check_range(seed, 900, 1100) / 1000;
+    return seconds * noise * (r->is_busy && check_random(seed) % 50 == 0 ? 4 : 1);
+}
+
+/* How long the run takes, in steps without drafts. */
+static double play(const struct run *r, uint64_t *seed)
+{
+    struct spw_draft_costs c = {0};
+    struct spw_draft_odds all = {{0}};
+    double total = 0;
+    for (uint32_t i = 0; i < r->n_requests; i++) {
+        struct spw_draft_odds odds = all;
+        uint32_t back = 0, stayed;
+        c.spent += clock_of(r, r->prompt, seed);
+        total += r->prompt;
+        for (uint32_t at = 1; at < r->n_tokens; at += 1 + stayed) {
+            const struct spw_draft_step s = {
+                .n_sessions = 1, .n_beside = back, .sets_back = r->sets_back};
+            const bool has = check_random(seed) % 100 < r->has;
+            const uint32_t match = 3 + (uint32_t)(check_random(seed) % 30);
+            const uint32_t most =
+                spw_min_u32(r->n_tokens - at - 1, spw_min_u32(SPW_DRAFT_MOST - back, 15));
+            const double p = spw_draft_odds_of(&odds, match);
+            const uint32_t k = has ? spw_draft_length(&c, &s, p, 0, most) : 0;
+            const double seconds = 1 + r->each * (k + back);
+            uint32_t right = 0; /* tokens after the match */
+            while (right < 16 && (double)(check_random(seed) % 1000) < 1000 * r->stays)
+                right++;
+            stayed = spw_min_u32(k, right);
+            spw_draft_costs_note(&c, 1, k + back, clock_of(r, seconds, seed));
+            total += seconds;
+            back = r->sets_back && stayed < k ? 1 + stayed : 0;
+            if (!has)
+                continue;
+            const uint32_t seen = k ? stayed : right > 0;
+            spw_draft_odds_note(&odds, match, seen, k ? stayed < k : !seen);
+            spw_draft_odds_note(&all, match, seen, k ? stayed < k : !seen);
+            if (k)
+                spw_draft_costs_note_stayed(&c, stayed);
+        }
+    }
+    return total / (r->n_requests * (r->prompt + r->n_tokens - 1.0));
+}
+
+/* No run takes more than a fiftieth longer than without drafts, and those whose drafts stay take
+ * less. A busy machine hides a part of the costs. */
+static void test_runs(bool is_busy, uint64_t *seed)
+{
+    static const double odds[] = {0, 0.2, 0.5, 0.8, 0.95}, rows[] = {0, 0.05, 0.2, 0.5, 1};
+    static const uint32_t lengths[] = {8, 64, 300}, prompts[] = {1, 10, 100};
+    for (int i = 0; i < 5 * 5 * 3 * 3 * 2 * 2; i++) {
+        const struct run r = {.stays = odds[i % 5],
+                              .each = rows[i / 5 % 5],
+                              .n_tokens = lengths[i / 25 % 3],
+                              .prompt = prompts[i / 75 % 3],
+                              .sets_back = i / 225 % 2,
+                              .n_requests = i / 450 ? 8 : 1,
+                              .has = (uint32_t)check_range(seed, 20, 100),
+                              .is_busy = is_busy};
+        const double t = play(&r, seed);
+        CHECK_MSG(t < (is_busy ? 1.05 : 1.02), "%g stay, %g a row, %u of %u tokens: %g", r.stays,
+                  r.each, r.n_requests, r.n_tokens, t);
+    }
+    const struct run copy = {.stays = 0.97,
+                             .each = 0.05,
+                             .n_tokens = 1000,
+                             .prompt = 50,
+                             .has = 100,
+                             .n_requests = 1,
+                             .is_busy = is_busy};
+    const double t = play(&copy, seed);
+    CHECK_MSG(t < (is_busy ? 0.5 : 0.3), "%g", t);
 }
 
 static void test_odds(void)
@@ -129,6 +247,8 @@ int main(int argc, char **argv)
         check_text(&seed);
         check_length(&seed);
     }
+    test_runs(false, &seed);
+    test_runs(true, &seed);
     test_costs();
     test_odds();
     return check_done();
