@@ -541,11 +541,11 @@ make_model() { # NAME CONFIG
     return 1
 }
 
-make_gguf() { # NAME PROGRAM OPTIONS...
+make_gguf() { # NAME OPTIONS...
     [ -s "$models/$1.gguf" ] && return
     mkdir -p "$models"
     say "writing random weights of $1 to $models"
-    limited $((limit - SECONDS)) python3 "tools/bench/$2" "$models/$1.gguf" "${@:3}" >"$out/make_$1.log" 2>&1 && return
+    limited $((limit - SECONDS)) python3 tools/bench/random_gguf.py "$models/$1.gguf" "${@:2}" >"$out/make_$1.log" 2>&1 && return
     rm -f "$models/$1.gguf"
     note "$1: could not be made: $(tail -n 1 "$out/make_$1.log")"
     return 1
@@ -573,10 +573,10 @@ measure() {
     if { wanted 1b || wanted io || wanted compare; } && make_model 1b llama-3.2-1b.json && wanted 1b; then
         bench 1b "$models/1b" 60 8192,32768,130944 0,4GiB
     fi
-    if wanted q && make_gguf 8b-q4_k random_llama.py --type q4_k --shape 8b; then
+    if wanted q && make_gguf 8b-q4_k --type q4_k --shape 8b; then
         bench q "$models/8b-q4_k.gguf" 60 8192 0,4GiB
     fi
-    if wanted moe && make_gguf 30b-a3b-q4_k random_experts.py; then
+    if wanted moe && make_gguf 30b-a3b-q4_k --type q4_k --shape 30b-a3b; then
         bench moe "$models/30b-a3b-q4_k.gguf" 90 2048 0,7GiB,4GiB
     fi
     if wanted 8b && ! seconds_left 150; then

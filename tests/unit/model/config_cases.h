@@ -332,6 +332,7 @@ static inline void check_model(struct config_cases *c, char *line)
     const int rc = c->read(&c->config, line, &err);
     CHECK_MSG(rc == (says ? -EINVAL : 0), "%s:%d: %s: %d %s", c->file, c->number, line, rc,
               err.text);
+    CHECK(!rc || !c->config.layer_kinds);
     if (!rc)
         c->facts = config_facts(&c->config);
     if (says) {

@@ -322,5 +322,6 @@ int main(void)
     test_all_keys();
     test_ends();
     CHECK(!spw_gguf_architecture_find("rwkv6", false, false));
+    CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }
