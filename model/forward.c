@@ -526,9 +526,34 @@ int spw_forward_combine(const struct spw_forward *f, uint32_t layer,
 
 /* ---- the end ---- */
 
-int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows)
+int spw_forward_final_norm(const struct spw_forward *f, bool mtp, const void *h, void *x,
+                           size_t rows)
 {
-    return norm(f, f->weights->final_norm, h, NULL, x, rows);
+    return norm(f, mtp ? f->weights->mtp_norm : f->weights->final_norm, h, NULL, x, rows);
+}
+
+/* The first or the second half of rows of `joined`. */
+static int join_half(const struct spw_forward *f, uint64_t weight, const void *x, void *joined,
+                     int half, size_t rows)
+{
+    const uint64_t hidden = f->weights->config->hidden;
+    const size_t at = half ? spw_row_bytes(f->dtype, hidden) : 0;
+    struct spw_norm_args a = norm_args(f, weight, x, (uint8_t *)joined + at, rows, hidden);
+    a.y_stride = 2 * hidden;
+    return f->ops->norm(&a, f->stream);
+}
+
+int spw_forward_join_embedding(const struct spw_forward *f, const void *embedding, void *joined,
+                               size_t rows)
+{
+    return join_half(f, f->weights->mtp_embedding_norm, embedding, joined, 0, rows);
+}
+
+int spw_forward_join(const struct spw_forward *f, const struct spw_layer_weights *m,
+                     const void *hidden, void *joined, void *h, size_t rows)
+{
+    SPW_TRY(join_half(f, f->weights->mtp_hidden_norm, hidden, joined, 1, rows));
+    return linear(f, &m->of[SPW_MATRIX_JOIN], SPW_SMALL_NONE, joined, NULL, h, rows);
 }
 
 int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,

@@ -107,8 +107,16 @@ int spw_forward_inputs(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *matrices, const void *embedding,
                        void *inputs, void *h, size_t rows);
 
-/* The norm after the last layer. x: [rows][hidden]; x may be h. */
-int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);
+/* The input of the MTP layer: h = [norm(embedding) | norm(hidden)] times its matrix. `hidden`: what
+ * spw_forward_final_norm has given of the token before each row. joined: [rows][2 hidden], scratch.
+ * join_embedding comes first; then its memory may be used again. h may be `hidden`. */
+int spw_forward_join_embedding(const struct spw_forward *f, const void *embedding, void *joined,
+                               size_t rows);
+int spw_forward_join(const struct spw_forward *f, const struct spw_layer_weights *matrices,
+                     const void *hidden, void *joined, void *h, size_t rows);
+/* The norm after the last layer, or after the MTP layer. x: [rows][hidden]; x may be h. */
+int spw_forward_final_norm(const struct spw_forward *f, bool mtp, const void *h, void *x,
+                           size_t rows);
 /* logits[:, first .. first + head->n) = x times these rows of the output matrix. Calls for one x
  * follow each other and begin with row 0: the codes of x are made there. */
 int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,

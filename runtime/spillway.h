@@ -86,6 +86,9 @@ enum spw_drafts {
     SPW_DRAFTS_OFF,
     SPW_DRAFTS_AUTO, /* as many as pay, by the measured times of steps and by how many stayed */
     SPW_DRAFTS_TEXT, /* as many as can be made */
+    /* by the layer of the model that predicts further tokens (MTP), as many as are likely to stay.
+     * -EINVAL: the model has no such layer */
+    SPW_DRAFTS_MTP,
 };
 
 /* Zero is the default of every member. Paths are borrowed until the engine is open. */

@@ -92,7 +92,11 @@ static int read_more_layers(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(SPW_OR_NULL(spw_keys_u32, &source->text, names[i], 0, most, &n));
     out->n_more_layers = source->gguf ? n : MAX_LAYERS;
     out->n_layers -= source->gguf ? n : 0; /* a GGUF file counts those layers, too */
-    if (n)
+    out->may_add_mtp = source->family->may_add_mtp && (n || !source->gguf);
+    if (n && out->may_add_mtp)
+        spw_config_rule(out, "the layer that predicts further tokens (MTP) proposes drafts, if "
+                             "they are asked for, and is left out else");
+    else if (n)
         spw_config_rule(out, "layers that predict further tokens (MTP) are left out");
     return 0;
 }
@@ -245,16 +249,17 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     const struct spw_rope_facts *rope = &source->family->rope;
     SPW_TRY(spw_config_refuse_foreign(source));
     SPW_TRY(read_sizes(out, source));
+    const uint32_t n_most = out->n_layers + 1; /* spw_config_add_mtp */
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->wrapper = source->wrapper;
     SPW_TRY(spw_config_read_operations(out, source));
     SPW_TRY(spw_config_read_stored(out, source));
-    out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
-    out->has_experts = spw_alloc_zero(out->n_layers, sizeof *out->has_experts);
-    out->rotates = spw_alloc_zero(out->n_layers, sizeof *out->rotates);
-    out->kv_layers = spw_alloc_zero(out->n_layers, sizeof *out->kv_layers);
-    out->has_mlp = spw_alloc_zero(out->n_layers, sizeof *out->has_mlp);
-    out->state_slices = spw_alloc_zero(out->n_layers, sizeof *out->state_slices);
+    out->layer_kinds = spw_alloc_zero(n_most, 1);
+    out->has_experts = spw_alloc_zero(n_most, sizeof *out->has_experts);
+    out->rotates = spw_alloc_zero(n_most, sizeof *out->rotates);
+    out->kv_layers = spw_alloc_zero(n_most, sizeof *out->kv_layers);
+    out->has_mlp = spw_alloc_zero(n_most, sizeof *out->has_mlp);
+    out->state_slices = spw_alloc_zero(n_most, sizeof *out->state_slices);
     if (!out->layer_kinds || !out->has_experts || !out->has_mlp || !out->state_slices ||
         !out->rotates || !out->kv_layers)
         return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);

@@ -195,7 +195,10 @@ struct spw_model_config {
      * 0: none. input_vocab: rows of the table. */
     uint32_t layer_inputs, input_vocab;
     uint32_t n_more_layers; /* that files may have after the last one; they are not used */
-    bool kinds_listed;      /* layer_types lists the kinds; else they follow the family's rule */
+    /* Layers after the last one predict further tokens (MTP), and the first of them can propose
+     * drafts: spw_config_add_mtp makes it the last layer, `mtp`. mtp_experts: it has experts. */
+    bool may_add_mtp, mtp_experts, mtp;
+    bool kinds_listed; /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
     struct spw_mixer_config mixer; /* of the layers with a state */
     /* Owned, [n_layers]: the slice of the layer's state, SPW_NO_SLICE: it has none. A layer of any
@@ -236,6 +239,19 @@ struct spw_config_text {
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);
+/* Counts the layer that predicts further tokens as the last layer. It attends to every key. Its
+ * input is a product of the embedding of a token with what the last norm gives of the token before
+ * (spw_forward_join of model/forward.h). -EINVAL: files of this family have no such layer. */
+int spw_config_add_mtp(struct spw_model_config *config, struct spw_error *err);
+/* The layers of the model itself. */
+static inline uint32_t spw_config_main_layers(const struct spw_model_config *c)
+{
+    return c->n_layers - c->mtp;
+}
+static inline bool spw_config_is_mtp(const struct spw_model_config *c, uint32_t layer)
+{
+    return c->mtp && layer + 1 == c->n_layers;
+}
 /* Whether the layer attends to keys and values. */
 static inline bool spw_config_attends(const struct spw_model_config *c, uint32_t layer)
 {

@@ -162,14 +162,10 @@ static void divide_kinds(struct spw_model_config *out)
     }
 }
 
-static int number_slices(struct spw_model_config *out, const struct spw_keys *keys)
+/* first_slices and what follows have their memory. */
+static void number_slices(struct spw_model_config *out)
 {
-    const size_t most = (size_t)out->n_kv_layers * SPW_MOST_SLICES + out->n_layers;
-    out->first_slices = spw_alloc_zero(out->n_layers, sizeof *out->first_slices);
-    out->slice_layers = spw_alloc_zero(most, sizeof *out->slice_layers);
-    out->slice_kinds = spw_alloc_zero(most, sizeof *out->slice_kinds);
-    if (!out->first_slices || !out->slice_layers || !out->slice_kinds)
-        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
+    out->n_slices = 0;
     for (uint32_t l = 0; l < out->n_layers; l++) {
         const bool stores = spw_config_stores_kv(out, l);
         out->first_slices[l] = stores ? out->n_slices : out->first_slices[out->kv_layers[l]];
@@ -184,6 +180,38 @@ static int number_slices(struct spw_model_config *out, const struct spw_keys *ke
             out->slice_layers[out->n_slices] = l;
             out->slice_kinds[out->n_slices++] = SPW_LAYER_STATE;
         }
+}
+
+static int open_slices(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    const size_t n = (size_t)out->n_layers + 1; /* spw_config_add_mtp */
+    out->first_slices = spw_alloc_zero(n, sizeof *out->first_slices);
+    out->slice_layers = spw_alloc_zero(n * (SPW_MOST_SLICES + 1), sizeof *out->slice_layers);
+    out->slice_kinds = spw_alloc_zero(n * (SPW_MOST_SLICES + 1), sizeof *out->slice_kinds);
+    if (!out->first_slices || !out->slice_layers || !out->slice_kinds)
+        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
+    number_slices(out);
+    return 0;
+}
+
+int spw_config_add_mtp(struct spw_model_config *c, struct spw_error *err)
+{
+    const uint32_t layer = c->n_layers;
+    if (!c->may_add_mtp)
+        return spw_fail(err, -EINVAL,
+                        "the config (model_type %s): the model has no layer that predicts further "
+                        "tokens (MTP) and could propose drafts; expected other options.drafts",
+                        c->model_type);
+    c->mtp = true;
+    c->n_layers++;
+    c->n_kv_layers++;
+    c->layer_kinds[layer] = (uint8_t)c->full_kind;
+    c->kv_layers[layer] = layer;
+    c->state_slices[layer] = SPW_NO_SLICE;
+    c->rotates[layer] = c->has_mlp[layer] = true;
+    c->has_experts[layer] = c->experts.n && c->mtp_experts;
+    c->n_more_layers -= c->n_more_layers < MAX_LAYERS; /* of a GGUF file: their number */
+    number_slices(c);
     return 0;
 }
 
@@ -220,5 +248,5 @@ int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_sou
     SPW_TRY(read_inputs(out, source));
     SPW_TRY(read_readers(out, source));
     divide_kinds(out);
-    return number_slices(out, keys);
+    return open_slices(out, keys);
 }

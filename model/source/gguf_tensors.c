@@ -83,6 +83,12 @@ static const struct {
     {.name = {"ssm_dt", "linear_attn.dt_proj"}, .only = SCAN},
     {.name = {"ssm_norm", "linear_attn.norm"}},
     {.name = {"ssm_out", "linear_attn.out_proj"}},
+    {.name = {"nextn.eh_proj", "eh_proj"}}, /* of the MTP layer */
+    {.name = {"nextn.enorm", "enorm"}},
+    {.name = {"nextn.hnorm", "hnorm"}},
+    {.name = {"nextn.shared_head_norm", "shared_head.norm"}},
+    {.name = {"nextn.embed_tokens", "embed_tokens"}},
+    {.name = {"nextn.shared_head_head", "shared_head.head"}},
 };
 
 /* The last norm of LFM2. */

@@ -169,6 +169,22 @@ bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MO
     return true;
 }
 
+bool spw_tensor_mtp_name(const char *name, uint32_t layer, char out[SPW_MOST_TENSOR_NAME])
+{
+    static const char *const names[][2] = {{"mtp.layers.0.", ""},
+                                           {"mtp.fc.", "eh_proj."},
+                                           {"mtp.pre_fc_norm_embedding.", "enorm."},
+                                           {"mtp.pre_fc_norm_hidden.", "hnorm."},
+                                           {"mtp.norm.", "shared_head.norm."}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (begins_with(name, names[i][0])) {
+            snprintf(out, SPW_MOST_TENSOR_NAME, "model.layers.%u.%s%s", layer, names[i][1],
+                     name + strlen(names[i][0]));
+            return true;
+        }
+    return false;
+}
+
 /* Whether a tensor of the files has this part. */
 static bool any_has(const struct spw_tensors *tensors, const char *prefix, const char *part)
 {

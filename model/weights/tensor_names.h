@@ -12,6 +12,9 @@ enum { SPW_MOST_TENSOR_NAME = 160 };
 const char *spw_tensor_prefix(const struct spw_tensors *tensors);
 /* False: the tensor is of another part than the decoder and its head. */
 bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MOST_TENSOR_NAME]);
+/* The same for a tensor of the MTP layer that lies outside of the decoder ("mtp.fc.weight"); with
+ * this number of the layer. False: it is none of them. */
+bool spw_tensor_mtp_name(const char *name, uint32_t layer, char out[SPW_MOST_TENSOR_NAME]);
 /* The inverse, for messages: the name that a tensor which is missing would have in these files. */
 void spw_tensor_own_name(const struct spw_tensors *tensors, const char *prefix, const char *usual,
                          char out[SPW_MOST_OWN_NAME]);

@@ -42,6 +42,7 @@ static const struct {
     [SPW_MATRIX_LATENT_OUT] = {"", "mlp.fc2_latent_proj.weight", false},
     [SPW_MATRIX_INPUT_GATE] = {"", "per_layer_input_gate.weight", false},
     [SPW_MATRIX_INPUT_OUT] = {"", "per_layer_projection.weight", false},
+    [SPW_MATRIX_JOIN] = {"", "eh_proj.weight", false},
 };
 
 /* The type that products take. Quantized weights stay as they are stored. Computing in bf16 needs
@@ -170,6 +171,7 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
         [SPW_MATRIX_INPUT] = {own, c->hidden},
         [SPW_MATRIX_INPUT_GATE] = {own, c->hidden},
         [SPW_MATRIX_INPUT_OUT] = {c->hidden, own},
+        [SPW_MATRIX_JOIN] = {spw_config_is_mtp(c, layer) ? c->hidden : 0, 2 * (uint64_t)c->hidden},
     };
     if (spw_config_has_state(c, layer))
         mixer_shapes(c, shapes);
@@ -407,7 +409,7 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
     w->tensors = tensors;
     w->is_read = spw_alloc_zero(spw_tensors_count(tensors), sizeof *w->is_read);
     struct spw_finder f = {.tensors = tensors, .found = w->is_read, .err = err};
-    int rc = w->is_read ? spw_finder_open(&f) : -ENOMEM;
+    int rc = w->is_read ? spw_finder_open(&f, config) : -ENOMEM;
     if (!rc)
         rc = open_matrices(w, &f, compute);
     if (!rc)

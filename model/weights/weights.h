@@ -48,6 +48,7 @@ enum spw_matrix_role {
     SPW_MATRIX_INPUT, /* of layer_inputs: from the embedding; */
     SPW_MATRIX_INPUT_GATE,
     SPW_MATRIX_INPUT_OUT,
+    SPW_MATRIX_JOIN,    /* of the MTP layer: from [embedding | hidden], both after norms */
     SPW_LAYER_MATRICES, /* the most matrices of a layer, beside its experts */
     SPW_MATRIX_HEAD = SPW_LAYER_MATRICES,
     SPW_MATRIX_EMBEDDING,
@@ -164,6 +165,8 @@ struct spw_weights {
     struct spw_matrix inputs;    /* the same: [input_vocab][n_layers * layer_inputs] */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
+    /* float offsets, [hidden], of the MTP layer: norms of its two inputs, and its last one */
+    uint64_t mtp_embedding_norm, mtp_hidden_norm, mtp_norm;
     uint64_t bare_norm; /* float offset, [hidden or head_dim] ones: of norms without weights */
     uint64_t head_bias; /* float offset, [vocab] */
     uint64_t inputs_norm, inputs_factor; /* float offsets, [layer_inputs], and sqrt(1/2) */

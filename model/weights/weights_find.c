@@ -17,7 +17,15 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const struct spw_named *)a)->name, ((const struct spw_named *)b)->name);
 }
 
-int spw_finder_open(struct spw_finder *f)
+/* The usual name of a tensor that the model reads. */
+static bool usual_name(const struct spw_finder *f, const struct spw_model_config *c,
+                       const char *name, char out[SPW_MOST_TENSOR_NAME])
+{
+    return (c->mtp && spw_tensor_mtp_name(name, c->n_layers - 1, out)) ||
+           spw_tensor_usual_name(f->prefix, name, out);
+}
+
+int spw_finder_open(struct spw_finder *f, const struct spw_model_config *c)
 {
     const size_t n = spw_tensors_count(f->tensors);
     f->prefix = spw_tensor_prefix(f->tensors);
@@ -31,10 +39,15 @@ int spw_finder_open(struct spw_finder *f)
     for (size_t i = 0; i < n; i++) {
         struct spw_named *named = &f->named[f->n];
         named->tensor = spw_tensors_at(f->tensors, i);
-        f->n += spw_tensor_usual_name(f->prefix, named->tensor->name, named->name);
+        f->n += usual_name(f, c, named->tensor->name, named->name);
     }
     qsort(f->named, f->n, sizeof *f->named, compare_names);
-    return 0;
+    if (!c->mtp || spw_find_by_layer(f, c->n_layers - 1, "eh_proj.weight"))
+        return 0;
+    return spw_fail(f->err, -EINVAL,
+                    "%s: found no layer that predicts further tokens (MTP) and could propose "
+                    "drafts; expected other options.drafts",
+                    spw_tensors_path(f->tensors, 0));
 }
 
 static const struct spw_tensor *look_up(const struct spw_finder *f, const char *name)
@@ -161,7 +174,7 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
     if (!c->fp8_scaled || !is_fp8(t))
         return 0;
     snprintf(own, sizeof own, "%.160s_scale_inv", t->name);
-    spw_tensor_usual_name(f->prefix, own, name);
+    usual_name(f, c, own, name);
     const struct spw_tensor *scale = look_up(f, name);
     *out = scale;
     if (scale && !c->fp8_block[0] && scale->n_dims < 2) { /* one factor for all, of any shape */
@@ -210,6 +223,12 @@ static bool is_unused_kv(const char *name)
     return false;
 }
 
+/* Copies of the embedding and of the head, which some files have for the MTP layer. */
+static bool is_mtp_copy(const char *name)
+{
+    return !strcmp(name, "embed_tokens.weight") || !strcmp(name, "shared_head.head.weight");
+}
+
 /* A tensor of the decoder that nothing reads may be a bias, a norm or a layer that the config does
  * not mention: without it the answer would be that of another model. Exceptions are tensors that
  * old writers stored beside the weights, and scales of FP8 activations, which are not quantized
@@ -225,6 +244,8 @@ static bool must_be_read(const struct spw_model_config *c, const char *name)
         return true;
     if (layer >= c->n_layers)
         return layer - c->n_layers >= c->n_more_layers;
+    if (spw_config_is_mtp(c, layer) && is_mtp_copy(name + end))
+        return false;
     return spw_config_stores_kv(c, layer) || !is_unused_kv(name + end);
 }
 

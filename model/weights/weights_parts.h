@@ -18,9 +18,9 @@ struct spw_finder {
     struct spw_error *err;
 };
 
-/* `tensors`, `found` and `err` are set. -EINVAL: this is no language model; -ENOMEM. The caller
- * frees `named`. */
-int spw_finder_open(struct spw_finder *f);
+/* `tensors`, `found` and `err` are set. -EINVAL: this is no language model, or it lacks the MTP
+ * layer of the config; -ENOMEM. The caller frees `named`. */
+int spw_finder_open(struct spw_finder *f, const struct spw_model_config *c);
 /* Finds a tensor; cols 0: a vector. -EINVAL: it is missing, or it has another shape or an unknown
  * type. */
 int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,

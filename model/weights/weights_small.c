@@ -423,6 +423,22 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
     return experts ? small_router(w, f, layer, s) : 0;
 }
 
+/* Norms of the MTP layer that other layers do not have. Some files have the model's own last norm
+ * there, too. */
+static int small_mtp(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_model_config *c = w->config;
+    const uint32_t layer = c->n_layers - 1;
+    w->mtp_norm = w->final_norm;
+    if (!c->mtp)
+        return 0;
+    SPW_TRY(small_norm(w, f, layer, "enorm", c->hidden, &w->mtp_embedding_norm));
+    SPW_TRY(small_norm(w, f, layer, "hnorm", c->hidden, &w->mtp_hidden_norm));
+    return spw_find_by_layer(f, layer, "shared_head.norm.weight")
+               ? small_norm(w, f, layer, "shared_head.norm", c->hidden, &w->mtp_norm)
+               : 0;
+}
+
 /* Of the numbers of all layers. */
 static int small_inputs_norm(struct spw_weights *w, const struct spw_finder *f)
 {
@@ -524,6 +540,7 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
     for (uint32_t l = 0; l < c->n_layers; l++)
         SPW_TRY(small_layer(w, f, l));
     SPW_TRY(small_ends(w, f));
+    SPW_TRY(small_mtp(w, f));
     for (int b = 0; b < SPW_BRANCHES; b++)
         SPW_TRY(small_branch_scale(w, (enum spw_branch)b));
     SPW_TRY(small_in_scales(w));

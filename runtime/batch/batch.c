@@ -107,6 +107,7 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .running = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .spans = spw_alloc_zero(n, sizeof *b->spans),
+                            .draft_spans = spw_alloc_zero(n, sizeof *b->draft_spans),
                             .deciding = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .members = spw_alloc_zero(n, sizeof *b->members),
                             .prompts = spw_alloc_zero(n, sizeof *b->prompts),
@@ -114,8 +115,8 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
     int rc = b->wake_fd < 0 ? spw_fail(err, -errno, "a batch's eventfd: %s", strerror(errno)) : 0;
     if (!rc)
         rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
-    if (!rc && (!b->ended || !b->running || !b->stepping || !b->spans || !b->deciding ||
-                !b->members || !b->prompts || !b->ended_prompts))
+    if (!rc && (!b->ended || !b->running || !b->stepping || !b->spans || !b->draft_spans ||
+                !b->deciding || !b->members || !b->prompts || !b->ended_prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -160,6 +161,7 @@ void spw_batch_close(struct spw_batch *b)
     spw_free(b->running);
     spw_free(b->stepping);
     spw_free(b->spans);
+    spw_free(b->draft_spans);
     spw_free(b->deciding);
     spw_free(b->members);
     spw_free(b->prompts);

@@ -46,8 +46,12 @@ static uint32_t propose_known(struct spw_batch_entry *x, int32_t *out, uint32_t 
 void spw_batch_choose_drafts(struct spw_batch *b)
 {
     const struct spw_engine *e = b->engine;
-    b->propose = e->dry ? propose_known : e->options.drafts ? propose_text : NULL;
-    b->drafts_all = e->dry || e->options.drafts == SPW_DRAFTS_TEXT;
+    b->mtp = e->options.drafts == SPW_DRAFTS_MTP;
+    b->propose = e->dry              ? propose_known
+                 : b->mtp            ? spw_batch_propose_mtp
+                 : e->options.drafts ? propose_text
+                                     : NULL;
+    b->drafts_all = e->dry || e->options.drafts != SPW_DRAFTS_AUTO;
 }
 
 void spw_batch_end_drafts(struct spw_batch_entry *x)
@@ -79,6 +83,7 @@ static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x
     const struct spw_plan_info *p = &b->engine->plan.info;
     const bool has_room = !b->engine->plan.n_states || p->n_checkpoints > p->sessions;
     return s->cached && !spw_batch_needs_prompt(x) && has_room &&
+           (!b->mtp || spw_session_can_draft(s, x->answer.n_tokens)) &&
            s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens && !x->drafts.has_failed;
 }
 
@@ -90,8 +95,10 @@ static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_en
     const struct spw_answer *a = &x->answer;
     const uint64_t left = spw_sub_u64(a->request.max_new_tokens, a->result.n_tokens + 1);
     const uint64_t rows = spw_sub_u64(SPW_DRAFT_MOST, x->session->n_set_back);
-    /* a state is set back to where the step begins: windows must reach back to there, too */
-    const uint64_t from = b->engine->plan.n_states ? x->session->n_tokens : a->n_tokens;
+    /* a state is set back to where the step begins: windows must reach back to there, too; and the
+     * MTP layer goes on from there */
+    const bool before = b->engine->plan.n_states || b->mtp;
+    const uint64_t from = before ? x->session->n_tokens : a->n_tokens;
     const uint64_t room = spw_sub_u64(spw_engine_alike_until(b->engine, from), a->n_tokens);
     const uint64_t n = spw_min_u64(spw_min_u64(left, rows), spw_sub_u64(n_rows, 1));
     return may_draft(b, x) ? (uint32_t)spw_min_u64(n, room) : 0;
@@ -180,7 +187,7 @@ static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *o
     struct spw_batch_drafts *d = &x->drafts;
     const double by_model = spw_draft_odds_of(&d->odds, SPW_DRAFT_BY_MODEL);
     uint32_t n = b->propose(x, out, most, &d->match);
-    d->next = n ? out[0] : -1;
+    d->next = n && !b->mtp ? out[0] : -1;
     if (b->drafts_all)
         return n;
     if (d->match < LONG_MATCH && model_reads(b, x, step) &&
@@ -225,6 +232,12 @@ void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
         if (b->spans[i].n_logits)
             add_drafts(b, b->stepping[i], &b->spans[i], &step, &n_rows);
     b->rows_beside = step.n_beside;
+    const double start = spw_now_seconds();
+    const int rc = b->mtp ? spw_batch_fill_drafts(b, n) : 0;
+    if (rc)
+        spw_batch_drop_drafts(b, n, rc);
+    if (b->mtp)
+        step.seconds += spw_now_seconds() - start;
     b->times.decode_seconds += step.seconds;
     b->times.draft_seconds += step.seconds;
 }

@@ -116,6 +116,7 @@ struct spw_batch {
     struct spw_batch_entry **running;  /* owned, [max_running]; NULL: free */
     struct spw_batch_entry **stepping; /* owned, [max_running]: the request of each span */
     struct spw_span *spans;            /* owned, [max_running]: the step's */
+    struct spw_span *draft_spans;      /* owned, [max_running]: of the MTP layer */
     struct spw_batch_entry **deciding; /* owned, [max_running]: of a group that decides; */
     struct spw_group_member *members;  /* owned, [max_running]: the same */
     struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
@@ -139,6 +140,7 @@ struct spw_batch {
      * see draft_length.h. NULL: no drafts. */
     uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
     bool drafts_all;      /* no measurement shortens a draft */
+    bool mtp;             /* `propose` says how many drafts there are, and the MTP layer which */
     uint32_t rows_beside; /* of the step: see draft_length.h */
     struct spw_draft_costs costs;
     struct spw_draft_odds odds; /* of all requests; a new one begins with them */
@@ -234,6 +236,12 @@ int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x);
 void spw_batch_end_drafts(struct spw_batch_entry *x);
 /* Adds drafts to the first n spans of the batch, of a step without prompts. */
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n);
+/* batch_mtp.c. How many drafts are likely to stay, at most `most`: an answer of `propose`. */
+uint32_t spw_batch_propose_mtp(struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                               uint32_t *match);
+/* The MTP layer fills in the drafts of the first n requests that step. After a failure these may
+ * have drafts that nobody has filled in. */
+int spw_batch_fill_drafts(struct spw_batch *b, uint32_t n);
 /* The row of logits [vocab] that x is decided by. NULL: nothing is computed. */
 const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_entry *x);
 /* `token` is decided to be the next one. Whether it is the next draft, so that another row of the

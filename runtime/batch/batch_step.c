@@ -260,7 +260,8 @@ static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
         const struct spw_answer *a = &x->answer;
         bool first = spw_batch_needs_prompt(x);
         size_t n_tokens = first ? spw_batch_first_tokens(&a->request) : a->n_tokens;
-        x->session->is_last_step = a->result.n_tokens + 1 >= a->request.max_new_tokens;
+        /* with the MTP layer the next pass is one of its own */
+        x->session->is_last_step = b->mtp || a->result.n_tokens + 1 >= a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,

@@ -38,6 +38,8 @@ int spw_model_open(struct spw_model *m, const char *path, const struct spw_optio
     *m = (struct spw_model){0};
     SPW_TRY(spw_source_open(&m->source, path, err));
     int rc = m->source->ops->config(m->source, &m->config, err);
+    if (!rc && o->drafts == SPW_DRAFTS_MTP)
+        rc = spw_config_add_mtp(&m->config, err);
     if (!rc)
         rc = m->source->ops->tensors(m->source, &m->tensors, err);
     if (!rc) {
@@ -177,11 +179,14 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
 static int begin_counts(struct spw_engine *e, const struct spw_expert_counts *c,
                         struct spw_error *err)
 {
-    const uint32_t n = e->model.weights->n_expert_blocks;
-    if (c && c->n_experts != n)
+    const struct spw_model_config *m = &e->model.config;
+    const uint32_t n = e->model.weights->n_expert_blocks, counted = c ? c->n_experts : n;
+    const uint32_t most = spw_max_u32(n, counted), more = most - spw_min_u32(n, counted);
+    /* those of the MTP layer come last: another run may have had them, or not */
+    if (more && !(m->may_add_mtp && more == m->experts.n))
         return spw_fail(err, -EINVAL, "the counts of experts have %u experts, the model has %u",
-                        c->n_experts, n);
-    e->expert_counts = n ? spw_alloc_zero(n, sizeof *e->expert_counts) : NULL;
+                        counted, n);
+    e->expert_counts = n ? spw_alloc_zero(most, sizeof *e->expert_counts) : NULL;
     if (n && !e->expert_counts)
         return spw_fail(err, -ENOMEM, "out of memory for the counts of experts");
     if (c)

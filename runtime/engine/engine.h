@@ -371,6 +371,18 @@ int spw_engine_plan_drafter(struct spw_engine *e, struct spw_plan_input *in,
                             const struct spw_options *o, struct spw_error *err);
 /* Opens it with these options, if there are any. */
 int spw_engine_open_drafter(struct spw_engine *e, struct spw_error *err);
+/* Whether the MTP layer can draft for a session of which n tokens are known: the layer has what it
+ * needs of the tokens that the session holds. */
+bool spw_session_can_draft(const struct spw_session *s, uint64_t n);
+/* Between two steps: the MTP layer gives logits after the last token of each span, in the order of
+ * the spans. `first`: the first call after a step; the next ones go on by one token each, the
+ * draft. The longest span ends where spw_engine_alike_until allows it, seen from the tokens that a
+ * session holds. on_logits as in spw_executor_step. After a failure sessions may hold fewer tokens.
+ */
+int spw_engine_draft(struct spw_engine *e, const struct spw_span *spans, uint32_t n, bool first,
+                     int (*on_logits)(void *context, uint32_t span, uint64_t position,
+                                      const float *logits),
+                     void *context);
 /* Makes a plan. If no plan works with the precision of `in`, takes the next precision that works,
  * if the options allow that: `in` gets the precision, `fallback` describes the change.
  * fallback->failed is NULL if nothing had to change; `fallback` NULL: nobody asks. */

@@ -1,7 +1,9 @@
-/* The engine of options.draft_model, which proposes drafts for the batches of another engine. It is
- * an engine of its own: its weights, its KV and its steps are those of any model. Its memory comes
- * out of the budgets of the engine that it works for, before that one plans: at most a quarter of
- * each, and no more than it has use for. It has no disk. */
+/* Models that propose drafts for the batches of an engine: its own MTP layer, and the engine of
+ * options.draft_model.
+ *
+ * That is an engine of its own: its weights, its KV and its steps are those of any model. Its
+ * memory comes out of the budgets of the engine that it works for, before that one plans: at most a
+ * quarter of each, and no more than it has use for. It has no disk. */
 #include "runtime/engine/engine.h"
 #include "runtime/plan/budgets.h"
 #include "runtime/plan_query.h"
@@ -103,4 +105,36 @@ int spw_engine_open_drafter(struct spw_engine *e, struct spw_error *err)
     int rc = spw_engine_open_with(&e->drafter, e->above.persist, e->options.draft_model,
                                   &e->drafter_options, &why);
     return rc ? refuse(rc, &why, err) : 0;
+}
+
+/* ---- the MTP layer ---- */
+
+bool spw_session_can_draft(const struct spw_session *s, uint64_t n)
+{
+    const struct spw_engine *e = s->engine;
+    return e->executor && e->rope_table == SPW_ROPE_SHARED && s->n_tokens &&
+           n - s->n_tokens <= e->plan.chunk && spw_sequence_keeps(&s->seq, s->n_tokens - 1, n - 1);
+}
+
+int spw_engine_draft(struct spw_engine *e, const struct spw_span *spans, uint32_t n, bool first,
+                     int (*on_logits)(void *context, uint32_t span, uint64_t position,
+                                      const float *logits),
+                     void *context)
+{
+    struct spw_running_step *step = &e->step;
+    step->n = n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_session *s = step->sessions[i] = spans[i].session;
+        const uint64_t to = spans[i].n_tokens;
+        step->items[i] = (struct spw_executor_item){.seq = &s->seq,
+                                                    .span = {first ? s->n_tokens : to - 1, to, 1},
+                                                    .tokens = spans[i].tokens};
+        spw_sequence_keep_newest(&s->seq, to);
+    }
+    int rc = spw_executor_draft(e->executor, step->items, n, on_logits, context);
+    if (!rc || !spw_recover_step(e, step->sessions, n))
+        return rc;
+    for (uint32_t i = 0; i < n; i++)
+        spw_session_empty(step->sessions[i]);
+    return rc;
 }

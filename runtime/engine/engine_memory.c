@@ -264,7 +264,7 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
     s->has_logits = s->cached = s->mixed = false;
     memcpy(s->residency, e->plan.residency,
            sizeof s->residency); /* until the frames are divided among sessions */
-    s->seq = (struct spw_sequence){.residency = s->residency};
+    s->seq = (struct spw_sequence){.residency = s->residency, .place = s->slot};
     return spw_kv_seq_open(&s->seq.kv, e->kv);
 }
 

@@ -37,6 +37,7 @@ void spw_session_empty(struct spw_session *s)
 {
     s->n_tokens = s->n_attached = 0;
     s->has_logits = s->mixed = false;
+    spw_sequence_keep_none(&s->seq);
     spw_kv_truncate(s->seq.kv, s->engine->plan.residency, 0);
 }
 

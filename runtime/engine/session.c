@@ -91,6 +91,7 @@ int spw_session_cut(struct spw_session *s, const struct spw_residency *residency
         rc = spw_kv_truncate(s->seq.kv, residency, *n);
         s->engine->unpredicted |= rc != 0;
     } while (rc == -EBADMSG);
+    s->seq.kept_to = spw_min_u64(s->seq.kept_to, *n);
     return rc;
 }
 
@@ -180,7 +181,7 @@ void spw_session_end_drafts(struct spw_session *s)
 
 int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits)
 {
-    const uint64_t checkpoint = s->draft_checkpoint;
+    const uint64_t checkpoint = s->draft_checkpoint, kept_to = spw_min_u64(s->seq.kept_to, n);
     uint64_t reached = n;
     s->n_drafts = s->draft_checkpoint = 0;
     if (n < s->n_tokens)
@@ -188,6 +189,7 @@ int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits)
     spw_kv_checkpoint_drop(s->seq.kv, checkpoint);
     s->n_tokens = reached;
     s->n_set_back = n - reached;
+    s->seq.kept_to = kept_to; /* also of tokens that pass once more */
     s->has_logits = reached == n;
     if (s->logits && s->has_logits)
         memcpy(s->logits, logits, s->engine->model.config.vocab * sizeof *logits);

@@ -152,6 +152,7 @@ static void set_tokens(struct spw_engine *e, uint32_t i, uint64_t n)
     const struct spw_executor_item *x = &e->step.items[i];
     memcpy(s->tokens + x->span.from, x->tokens + x->span.from,
            (n - x->span.from) * sizeof *s->tokens);
+    spw_sequence_keep(&s->seq, x->span.from, n);
     s->n_tokens = n;
     s->cached = true;
     s->rope_table = e->step.rope_table;
@@ -174,8 +175,10 @@ void spw_engine_on_pass(void *engine)
 /* The step has not come to its end: its sessions hold what has passed all layers. */
 static void hold_passed(struct spw_engine *e)
 {
-    for (uint32_t i = 0; i < e->step.n; i++)
+    for (uint32_t i = 0; i < e->step.n; i++) {
         set_tokens(e, i, e->executor->step->now->spans[i].from);
+        spw_sequence_keep_none(&e->step.sessions[i]->seq); /* later rows have their places */
+    }
 }
 
 /* The caller has ended the step: passes that were through stay, unless windows have moved on since.

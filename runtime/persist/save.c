@@ -534,6 +534,11 @@ int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struc
         return spw_fail(
             err, -ESTALE, "%s: was saved with options.residual_window %llu, this run has %llu",
             path, (unsigned long long)h->residual_tokens, (unsigned long long)p->residual_tokens);
+    if (e->model.config.may_add_mtp)
+        return spw_fail(err, -ESTALE,
+                        "%s: was saved %s drafts by the MTP layer, or by a version that computes "
+                        "other bits",
+                        path, e->model.config.mtp ? "without" : "with");
     return spw_fail(err, -ESTALE, "%s: was saved by a version that computes other bits", path);
 }
 

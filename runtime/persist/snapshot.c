@@ -37,7 +37,8 @@ void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const str
     struct identity id;
     memset(&id, 0, sizeof id);
     memcpy(id.model, e->model_fingerprint, sizeof id.model);
-    id.version = SPW_NUMERIC_VERSION;
+    id.version = SPW_NUMERIC_VERSION | (uint32_t)e->model.config.mtp
+                                           << 31; /* it has one layer more */
     id.compute = (uint32_t)p->info.compute;
     id.kv = (uint32_t)p->info.kv;
     id.precision = (uint32_t)p->info.precision;

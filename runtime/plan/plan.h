@@ -10,6 +10,7 @@
 #include "offload/kv/layer_store.h"
 #include "prefetch/expert_residency.h"
 #include "runtime/plan_query.h"
+#include "runtime/rules/draft_length.h"
 #include "runtime/rules/shared_prompt.h"
 
 struct spw_plan_input {
@@ -59,7 +60,8 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | logits of sessions, of drafts | flags |
- *     gated | embedding | inputs | experts |      | piece | experts | expert tables | copies |
+ *     gated | embedding | inputs | MTP |          | piece | experts | expert tables | copies |
+ *     experts |
  *   | split states | rows |                     | weight bounce slots | expert bounce slots |
  *   | logits | flags | states | copied blocks | | states | checkpoints | KV frames | bounce slots |
  *   | weight slots | expert frames |
@@ -86,17 +88,25 @@ struct spw_plan_experts {
     uint64_t x, y, dense, choices, places, index, scores, addresses;
 };
 
+/* The newest rows of a session that the MTP layer may need: those of a step with drafts, and the
+ * one before. */
+enum { SPW_MTP_KEPT = SPW_DRAFT_MOST + 2 };
+
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
     uint64_t attention_gate, state_in, state_conv, state_rates, state_out;
     uint64_t gate_up, gated, embedding, inputs, states;
     struct spw_plan_experts experts;
+    /* Of the MTP layer: [sessions][SPW_MTP_KEPT] rows of what the last norm gives, and a row of
+     * zeros; [chunk + 1] rows; and [chunk] rows of twice the width. */
+    uint64_t mtp_kept, mtp_rows, mtp_joined;
     uint64_t split_states, rows, logits, flags, weights, weight_slots, expert_frames, kv_frames;
     uint64_t exact_frames, kv_slots, end;
 };
 
 struct spw_plan_host {
-    uint64_t hidden, staging, staging_beside, logits, session_logits, draft_logits, flags, piece;
+    uint64_t hidden, staging, staging_beside, mtp_staging, mtp_staging_beside, logits,
+        session_logits, draft_logits, flags, piece;
     uint64_t packed;
     uint64_t weight_bounce, expert_bounce, states, checkpoints, kv_frames, bounce, end;
     struct spw_plan_experts experts;

@@ -130,6 +130,7 @@ static void move_rows(struct run *x, uint64_t rows, bool last)
     } else {
         x->moved[SPW_MOVED_HOST_TO_DEVICE] += rows * (row + p->inputs_row_bytes);
     }
+    x->moved[SPW_MOVED_HOST_TO_DEVICE] += x->weights->config->mtp * rows * row;
     if (last)
         x->moved[SPW_MOVED_DEVICE_TO_HOST] += x->weights->config->vocab * sizeof(float);
     x->moved[SPW_MOVED_DEVICE_TO_HOST] += spw_plan_flags_bytes(p);
@@ -139,7 +140,8 @@ static void move_rows(struct run *x, uint64_t rows, bool last)
 static void move_choices(struct run *x, uint64_t rows)
 {
     const struct spw_model_config *c = x->weights->config;
-    const uint64_t choices = spw_expert_layers(c) * rows * c->experts.n_kept;
+    const uint32_t layers = spw_expert_layers(c) - (c->mtp && c->has_experts[c->n_layers - 1]);
+    const uint64_t choices = layers * rows * c->experts.n_kept;
     if (spw_plan_routes_on_device(x->plan, rows))
         return;
     x->moved[SPW_MOVED_DEVICE_TO_HOST] += choices * sizeof(struct spw_choice);

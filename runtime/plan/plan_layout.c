@@ -34,7 +34,7 @@ static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
 {
     p->full_kind = c->full_kind;
     p->window_kind = c->window_kind;
-    for (uint32_t l = 0; l < c->n_layers; l++)
+    for (uint32_t l = 0; l < spw_config_main_layers(c); l++) /* the MTP layer stores only */
         p->n_readers[c->layer_kinds[l]] += spw_config_layer_slices(c, l);
     for (uint32_t i = 0; i < c->n_slices; i++) {
         p->n_slices[c->slice_kinds[i]]++;
@@ -185,6 +185,10 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     const uint64_t own = p->inputs_row_bytes ? hidden_rows + p->rows_beside : 0;
     d->embedding = take(&end, own * p->hidden_row_bytes);
     d->inputs = take(&end, own * p->inputs_row_bytes);
+    const uint64_t mtp = c->mtp ? p->hidden_row_bytes : 0;
+    d->mtp_kept = take(&end, (in->sessions * (uint64_t)SPW_MTP_KEPT + 1) * mtp);
+    d->mtp_rows = take(&end, (m + 1) * mtp);
+    d->mtp_joined = take(&end, 2 * m * mtp);
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
@@ -233,6 +237,9 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     const uint64_t row_bytes = p->hidden_row_bytes + p->inputs_row_bytes;
     h->staging = take(&end, 2 * p->chunk * row_bytes);
     h->staging_beside = take(&end, 2 * spw_min_u64(p->chunk, p->rows_beside) * row_bytes);
+    const uint64_t mtp = c->mtp ? 2 * p->hidden_row_bytes : 0;
+    h->mtp_staging = take(&end, p->chunk * mtp);
+    h->mtp_staging_beside = take(&end, spw_min_u64(p->chunk, p->rows_beside) * mtp);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->draft_logits = take(&end, (uint64_t)in->draft_rows * c->vocab * sizeof(float));

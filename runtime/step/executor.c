@@ -48,7 +48,8 @@ static int add_inputs(struct spw_executor *x, uint32_t layer, const struct spw_l
         device + x->plan->device.inputs + at * x->plan->inputs_row_bytes, h, rows);
 }
 
-static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
+/* Keys and values of the chunk go into the cache. */
+static int append(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
     const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
     const uint32_t kind = x->config->layer_kinds[layer];
@@ -65,7 +66,7 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
             .shared_end = g->shared_end[kind]};
         SPW_TRY(spw_attend_append(&x->attend, i, &x->chunk_parts[i]));
     }
-    return spw_attend_read(&x->attend, chunk->n_parts);
+    return 0;
 }
 
 /* The states of the layer, before its first chunk or after the last one. */
@@ -138,12 +139,36 @@ static int place_old_tiles(struct spw_executor *x, uint32_t layer, uint32_t k)
     return 0;
 }
 
+/* The rest of the layer, after the states: h becomes what the next layer reads. */
+static int finish_chunk(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
+                        const struct spw_chunk *chunk, void *h)
+{
+    if (spw_config_attends(x->config, layer)) {
+        SPW_TRY(spw_attend_read(&x->attend, chunk->n_parts));
+        SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
+    }
+    if (x->config->has_experts[layer])
+        return spw_experts_route(&x->step->experts, layer, w, h, chunk->row, chunk->rows);
+    if (x->config->has_mlp[layer])
+        SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
+    return add_inputs(x, layer, w, h, chunk->row, chunk->rows);
+}
+
+/* Whether the layer only stores keys and values: nothing reads what the MTP layer gives for tokens
+ * that are certain. */
+static bool only_stores(const struct spw_executor *x, uint32_t layer)
+{
+    return spw_config_is_mtp(x->config, layer) && !x->step->is_draft;
+}
+
 static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
                      uint32_t k)
 {
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
     SPW_TRY(spw_hidden_get(&x->step->hidden, x->config->n_layers, layer, k, &h));
+    if (spw_config_is_mtp(x->config, layer))
+        SPW_TRY(spw_executor_join(x, w, k, &h));
     if (x->config->layer_inputs && !layer)
         SPW_TRY(keep_embedding(x, chunk, h));
     const bool attends = spw_config_attends(x->config, layer);
@@ -151,17 +176,10 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
         SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
     if (spw_config_has_state(x->config, layer))
         SPW_TRY(run_states(x, layer, w, chunk, h));
-    if (attends) {
-        SPW_TRY(attend(x, layer, chunk));
-        SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
-    }
-    if (x->config->has_experts[layer])
-        SPW_TRY(spw_experts_route(&x->step->experts, layer, w, h, chunk->row, chunk->rows));
-    else {
-        if (x->config->has_mlp[layer])
-            SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
-        SPW_TRY(add_inputs(x, layer, w, h, chunk->row, chunk->rows));
-    }
+    if (attends)
+        SPW_TRY(append(x, layer, chunk));
+    if (!only_stores(x, layer))
+        SPW_TRY(finish_chunk(x, layer, w, chunk, h));
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
     SPW_TRY(place_old_tiles(x, layer, k));
     return spw_progress_mark(&x->step->progress, chunk->rows);
@@ -221,7 +239,7 @@ static int run_layer(struct spw_executor *x, bool *pause)
     }
     if (s->chunk == s->now->cut.n_chunks) {
         SPW_TRY(move_states(x, layer, spw_kv_state_leave));
-        if (x->config->has_experts[layer])
+        if (x->config->has_experts[layer] && !only_stores(x, layer))
             SPW_TRY(run_experts(x, layer, &w));
         s->layer++;
         s->chunk = 0;
@@ -242,7 +260,7 @@ static int run_head(struct spw_executor *x, size_t rows, float *logits)
     void *r = x->lane->device_arena + x->plan->device.rows;
     const struct spw_weights *w = x->o.weights;
     size_t first = 0, vocab = x->config->vocab;
-    SPW_TRY(spw_forward_final_norm(&x->forward, r, r, rows));
+    SPW_TRY(spw_forward_final_norm(&x->forward, x->step->is_draft, r, r, rows));
     for (uint32_t b = x->config->n_layers; b < w->n_blocks; b++) {
         const uint8_t *at;
         SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, b, &at));
@@ -286,9 +304,12 @@ static int run_logits(struct spw_executor *x, uint64_t wanted, const struct logi
         if (!left && x->step->next->schedule.n_parts) /* while the last logits are still computed */
             SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->step->next->schedule));
         SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
-        for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
-            SPW_TRY(d->on_logits(d->context, x->step->now->cut.parts[tell.part].span, tell.position,
-                                 host + i * x->config->vocab));
+        for (size_t i = 0; i < rows && next_wanted(x, &tell); i++) {
+            const uint32_t span = x->step->now->cut.parts[tell.part].span;
+            if (x->step->is_draft)
+                SPW_TRY(spw_executor_keep(x, x->step->items[span].seq, tell.position, i));
+            SPW_TRY(d->on_logits(d->context, span, tell.position, host + i * x->config->vocab));
+        }
         if (left)
             SPW_TRY(spw_progress_ask(&x->step->progress));
     }
@@ -320,22 +341,6 @@ static int check_flags(struct spw_executor *x)
     return -EDOM;
 }
 
-/* Before the first layer: tiles make room or come up, and the rings begin to fill. */
-static int begin_pass(struct spw_executor *x)
-{
-    const struct spw_pass *pass = x->step->now;
-    for (uint32_t i = 0; i < x->step->n_items; i++)
-        SPW_TRY(spw_residency_make_room(&x->residency, x->step->items[i].seq, pass->span_tiles[i]));
-    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &pass->schedule));
-    for (uint32_t slice = 0; slice < x->config->n_slices; slice++)
-        for (uint32_t i = 0; i < x->step->n_items; i++)
-            if (pass->spans[i].from < pass->spans[i].to)
-                SPW_TRY(spw_residency_load_ahead(
-                    &x->residency, x->step->items[i].seq,
-                    &pass->span_tiles[i][x->config->slice_kinds[slice]], slice));
-    return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
-}
-
 /* -EAGAIN: the step is to be set aside. */
 static int run_layers(struct spw_executor *x)
 {
@@ -353,10 +358,9 @@ static int run_layers(struct spw_executor *x)
     if (pause) /* due after the last chunk of the pass: pauses after the first chunk of the next one
                 */
         s->chunks_before_pause = 1;
-    for (uint32_t i = 0; i < s->n_items; i++)
+    for (uint32_t i = 0; i < s->n_items && !s->is_draft; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
-    SPW_TRY(fetch_flags(x));
-    return 0;
+    return fetch_flags(x);
 }
 
 /* A caller may take a prompt back, to ask another question: the tiles that this span drops keep
@@ -407,6 +411,31 @@ static void end_checkpoints(struct spw_step *s, bool complete)
     }
 }
 
+/* Before the first layer: tiles make room or come up, and the rings begin to fill. */
+static int begin_pass(struct spw_executor *x)
+{
+    const struct spw_pass *pass = x->step->now;
+    retain_exact_tiles(x);
+    SPW_TRY(begin_checkpoints(x));
+    for (uint32_t i = 0; i < x->step->n_items; i++)
+        SPW_TRY(spw_residency_make_room(&x->residency, x->step->items[i].seq, pass->span_tiles[i]));
+    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &pass->schedule));
+    for (uint32_t slice = 0; slice < x->config->n_slices; slice++)
+        for (uint32_t i = 0; i < x->step->n_items; i++)
+            if (pass->spans[i].from < pass->spans[i].to)
+                SPW_TRY(spw_residency_load_ahead(
+                    &x->residency, x->step->items[i].seq,
+                    &pass->span_tiles[i][x->config->slice_kinds[slice]], slice));
+    return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
+}
+
+/* Tiles are where they were after the latest step: drafts begin no tile. */
+static int begin_draft(struct spw_executor *x)
+{
+    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
+    return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
+}
+
 /* A pass from its begin, or a later part of one that was set aside. */
 static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 {
@@ -416,10 +445,9 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
         SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
     } else {
         s->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
-        s->layer = s->chunk = 0;
-        retain_exact_tiles(x);
-        SPW_TRY(begin_checkpoints(x));
-        SPW_TRY(begin_pass(x));
+        s->layer = s->is_draft ? spw_config_main_layers(x->config) : 0;
+        s->chunk = 0;
+        SPW_TRY(s->is_draft ? begin_draft(x) : begin_pass(x));
     }
     SPW_TRY(run_layers(x));
     int rc = wanted ? run_logits(x, wanted, d) : spw_lane_stream_sync(x->lane, x->lane->compute);
@@ -504,6 +532,27 @@ static int end_pass(struct spw_executor *x, int rc)
     s->is_aside = false;
     if (rc)
         forget_loads(x);
+    return rc;
+}
+
+int spw_executor_draft(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
+                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
+                                        const float *logits),
+                       void *context)
+{
+    const struct logits_sink d = {on_logits, context};
+    struct spw_step *s = x->step = &x->steps[x->n_steps - 1];
+    int rc = 0;
+    s->progress.interrupted = NULL; /* the step that follows ends soon enough */
+    s->chunks_before_pause = 0;
+    s->is_draft = true;
+    spw_progress_begin(&s->progress, spw_step_begin(s, items, n), 1, false);
+    while (!rc && spw_step_next_pass(s, false)) {
+        rc = run_pass(x, &d);
+        spw_step_end_pass(s);
+    }
+    s->progress.interrupted = x->o.interrupted;
+    s->is_draft = false;
     return rc;
 }
 

@@ -84,6 +84,24 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
                                        const float *logits),
                       void *context);
+/* Drafts: rows pass the MTP layer and the head only. An item's span are tokens whose rows go
+ * through the layer; each needs the kept row of the token before (spw_sequence_keeps), and the
+ * last ones, of which on_logits gets the logits, leave theirs. Keys and values go into the tile
+ * that the newest tokens are in: spw_engine_alike_until. After a failure as after that of a step.
+ */
+int spw_executor_draft(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
+                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
+                                        const float *logits),
+                       void *context);
+/* executor_mtp.c. The input of the MTP layer for the rows of chunk k. *h: hidden states of the
+ * chunk; becomes the input. */
+int spw_executor_join(struct spw_executor *x, const struct spw_layer_weights *w, uint32_t k,
+                      void **h);
+/* Keeps row `row` of those that the head has read, of a token at `position`. */
+int spw_executor_keep(struct spw_executor *x, const struct spw_sequence *seq, uint64_t position,
+                      size_t row);
+/* At open. */
+int spw_executor_begin_kept(struct spw_executor *x);
 /* Gives up the step that was set aside. As after a step that failed, the caller must cut the
  * sessions back to what had passed all layers. */
 void spw_executor_drop_aside(struct spw_executor *x);

@@ -68,6 +68,7 @@ static struct spw_hidden hidden_of(struct spw_executor *x, bool beside)
         .on_device = device + (beside ? d->hidden_beside : d->hidden),
         .on_host = x->plan->hidden_on_host && !beside ? host + h->hidden : NULL,
         .staging = host + (beside ? h->staging_beside : h->staging),
+        .again = host + (beside ? h->mtp_staging_beside : h->mtp_staging),
         .inputs = device + d->inputs + first_row(x, beside) * x->plan->inputs_row_bytes,
         .row_bytes = x->plan->hidden_row_bytes,
         .inputs_bytes = x->plan->inputs_row_bytes,
@@ -133,6 +134,7 @@ static int open_parts(struct spw_executor *x)
         return -ENOMEM;
     SPW_TRY(spw_attend_init(&x->attend, most_parts));
     SPW_TRY(send_addresses(x));
+    SPW_TRY(spw_executor_begin_kept(x));
     return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.small,
                          x->o.weights->small, x->o.weights->n_small * sizeof(float),
                          SPW_LINK_HOST_TO_DEVICE, x->lane->compute);

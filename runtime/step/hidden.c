@@ -19,6 +19,8 @@ int spw_hidden_init(struct spw_hidden *h)
         rc = spw_lane_event_open(h->lane, &h->up_done[i]);
         if (!rc)
             rc = spw_lane_event_open(h->lane, &h->down_done[i]);
+        if (!rc)
+            rc = spw_lane_event_open(h->lane, &h->again_done[i]);
     }
     if (rc)
         spw_hidden_free(h);
@@ -37,6 +39,7 @@ void spw_hidden_free(struct spw_hidden *h)
     for (int i = 0; i < 2; i++) {
         close_event(h, &h->up_done[i]);
         close_event(h, &h->down_done[i]);
+        close_event(h, &h->again_done[i]);
     }
 }
 
@@ -102,6 +105,17 @@ int spw_hidden_get(struct spw_hidden *h, uint32_t n_layers, uint32_t layer, uint
         SPW_TRY(load(h, h->loaded_chunks));
     *rows = buffer(h, i);
     return spw_lane_stream_wait(h->lane, h->lane->compute, h->up_done[i % 2]);
+}
+
+int spw_hidden_embed(struct spw_hidden *h, uint32_t chunk, void *to)
+{
+    const struct spw_chunk *k = &h->cut->chunks[chunk];
+    uint8_t *from = h->again + chunk % 2 * h->chunk_rows * h->row_bytes;
+    SPW_TRY(spw_lane_event_sync(h->lane, h->again_done[chunk % 2])); /* two chunks ago */
+    h->embed(h->context, k, from, NULL);
+    SPW_TRY(spw_lane_copy(h->lane, to, from, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE,
+                          h->lane->compute));
+    return spw_lane_event_record(h->lane, h->again_done[chunk % 2], h->lane->compute);
 }
 
 int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk)

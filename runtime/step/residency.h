@@ -21,7 +21,38 @@ struct spw_sequence {
     /* By layer kind: how many tiles of a layer it may keep in each tier. Borrowed; set by whoever
      * opens the sequence. */
     const struct spw_residency *residency;
+    /* Its place among the rows that the MTP layer needs (plan.device.mtp_kept), and the positions
+     * whose rows are there: [kept_from, kept_to), of the newest tokens that were computed. */
+    uint32_t place;
+    uint64_t kept_from, kept_to;
 };
+
+static inline bool spw_sequence_keeps(const struct spw_sequence *s, uint64_t from, uint64_t to)
+{
+    return s->kept_from <= from && to <= s->kept_to;
+}
+
+static inline void spw_sequence_keep_none(struct spw_sequence *s)
+{
+    s->kept_from = s->kept_to = 0;
+}
+
+/* Rows of positions [.., end) have come to their places: older ones are gone. */
+static inline void spw_sequence_keep_newest(struct spw_sequence *s, uint64_t end)
+{
+    s->kept_from = spw_max_u64(s->kept_from, spw_sub_u64(end, SPW_MTP_KEPT));
+}
+
+/* A step has computed positions [from, to). */
+static inline void spw_sequence_keep(struct spw_sequence *s, uint64_t from, uint64_t to)
+{
+    if (from >= to)
+        return;
+    if (!from || !spw_sequence_keeps(s, from - 1, from))
+        s->kept_from = from;
+    s->kept_to = to;
+    spw_sequence_keep_newest(s, to);
+}
 
 struct spw_residency_moves {
     const struct spw_model_config *config;

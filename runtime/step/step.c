@@ -18,7 +18,6 @@ static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw
     pass->part_tiles = spw_alloc_zero(pass->cut.most_parts, sizeof *pass->part_tiles);
     pass->parts = spw_alloc_zero(pass->cut.most_parts, sizeof *pass->parts);
     pass->schedule = (struct spw_schedule){
-        .n_layers = s->config->n_layers,
         .kinds = s->config->layer_kinds,
         .first_slices = s->config->first_slices,
         .layer_slices = s->plan->layer_slices,
@@ -223,9 +222,12 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
             leave_shared_tiles(&pass->parts[chunk->first_part + i]);
         raise_disk_ends(s, pass, c);
     }
+    const uint32_t main_layers = spw_config_main_layers(s->config);
+    const uint32_t first = s->is_draft ? main_layers : 0;
+    pass->schedule.n_layers = s->is_draft ? s->config->n_layers : main_layers;
     pass->schedule.n_parts = pass->cut.n_parts;
-    pass->schedule.first_kv = (struct spw_kv_cursor){0};
-    pass->schedule.first_block = (struct spw_block_cursor){0};
+    pass->schedule.first_kv = (struct spw_kv_cursor){.layer = first};
+    pass->schedule.first_block = (struct spw_block_cursor){.block = first};
 }
 
 /* The pass that will come if every session goes on by one token. None past the context, and none

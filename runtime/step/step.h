@@ -59,6 +59,7 @@ struct spw_step {
     uint32_t layer, chunk;        /* where this pass continues */
     uint64_t chunks_before_pause; /* of layers, until the step is set aside */
     bool is_aside;
+    bool is_draft; /* rows pass the MTP layer and the head only */
 };
 
 /* pass_rows: the most rows of a pass. `hidden`, `experts` and `progress` are for the caller to

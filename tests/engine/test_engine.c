@@ -129,6 +129,8 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     o->on_oom = SPW_ON_OOM_SPILL;
     o->saves = draw_one(w, 2) || able;
     o->drafts = (enum spw_drafts)spw_min_u64(draw_one(w, 4), SPW_DRAFTS_TEXT);
+    if (o->drafts == SPW_DRAFTS_TEXT && strstr(w->s->dir, "_mtp"))
+        o->drafts = SPW_DRAFTS_MTP;
     if (w->aim) /* little that old tiles could lie in instead */
         o->prefetch_slots = 2, o->prefetch_splits = 1, o->prefill_chunk &= ~63u;
     if (w->aim ? w->aim == FROM_DISK : draw_one(w, 2) || able || w->drives)
@@ -253,6 +255,10 @@ static const char *const families[] = {
     "granitemoe_plain",
     "glm4_plain",
     "glm4_moe_norms",
+    "glm4_moe_mtp",
+    "glm4_moe_mtp_dense",
+    "qwen3_5_mtp",
+    "qwen3_next_mtp",
     "olmo3_pattern",
     "gemma2_caps",
     "smollm3_plain",

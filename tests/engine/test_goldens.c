@@ -21,6 +21,65 @@ static double compare(const float *got, const float *expected, uint32_t vocab)
     return worst / largest;
 }
 
+/* ---- the MTP layer ---- */
+
+struct mtp_seen {
+    const float *expected; /* of one row, [vocab] */
+    uint32_t vocab;
+    double worst;
+};
+
+static int see_mtp(void *context, uint32_t span, uint64_t position, const float *logits)
+{
+    struct mtp_seen *seen = context;
+    (void)span;
+    (void)position;
+    seen->worst = fmax(seen->worst, compare(logits, seen->expected, seen->vocab));
+    seen->expected += seen->vocab;
+    return 0;
+}
+
+/* At each position, then for drafts after it, which are known: in one session that goes on, and is
+ * cut back to before the drafts each time. */
+static void run_mtp(const char *dir, const json_t *golden, const int32_t *ids)
+{
+    const json_t *mtp = json_object_get(golden, "mtp");
+    const size_t chain = (size_t)json_integer_value(json_object_get(mtp, "chain"));
+    char path[1024];
+    struct spw_error err = {0};
+    struct spw_engine *e = NULL;
+    struct spw_session *s = NULL;
+    const struct spw_options o = {.backend = TEST_BACKEND,
+                                  .compute = SPW_DTYPE_F32,
+                                  .context = 200,
+                                  .drafts = SPW_DRAFTS_MTP,
+                                  .threads = 2};
+    size_t n;
+    int32_t *positions = model_ids(json_object_get(mtp, "positions"), &n);
+    CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s: %s", dir, err.text);
+    struct mtp_seen seen = {.vocab = e ? spw_engine_config(e)->vocab : 0};
+    snprintf(path, sizeof path, "%s/golden_mtp_logits.f32", dir);
+    float *expected = model_floats(path, n * chain * seen.vocab);
+    seen.expected = expected;
+    CHECK(e && !spw_session_open(&s, e, &err));
+    for (size_t i = 0; s && i < n; i++) {
+        const size_t at = (size_t)positions[i];
+        const struct spw_span held = {s, ids, at, 1};
+        CHECK_MSG(!spw_sync(e, &held, 1, NULL, NULL, &err), "%s", err.text);
+        CHECK(spw_session_can_draft(s, at + 1));
+        for (size_t k = 0; k < chain; k++) {
+            const struct spw_span draft = {s, ids, at + k + 1, 1};
+            CHECK(!spw_engine_draft(e, &draft, 1, !k, see_mtp, &seen));
+        }
+    }
+    CHECK_MSG(seen.worst <= TOLERANCE, "%s: MTP: %.3g relative", dir, seen.worst);
+    fprintf(stderr, "%-44s %.2e\n", "  its MTP layer", seen.worst);
+    spw_session_close(s);
+    spw_engine_close(e);
+    free(positions);
+    free(expected);
+}
+
 static void run_case(const char *dir)
 {
     char path[1024];
@@ -57,6 +116,8 @@ static void run_case(const char *dir)
         fprintf(stderr, "%-44s %.2e %.2e\n", dir, worst, exp(logs / (double)n_positions));
         free(expected);
     }
+    if (json_object_get(golden, "mtp"))
+        run_mtp(dir, golden, ids);
     free(logits);
     free(ids);
     free(positions);

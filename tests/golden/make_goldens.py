@@ -10,6 +10,8 @@ A case is a folder:
     golden_logits.f32      little-endian float32 [len(positions), vocab]: transformers' forward of the
                            whole sequence, float32, eager attention
     golden_bf16_logits.f32 the same from a bfloat16 model (the cases with "bf16" in golden.json)
+    golden_mtp_logits.f32  [len(mtp positions), 3, vocab]: what the MTP layer of the folder gives at each
+                           of these positions, and for two drafts after it (the cases with "mtp")
 and rope.json holds inverse frequencies for configs of every rope kind.
 
 The weights come from one seed per case (its name) and are what the file stores: where the stored
@@ -18,6 +20,7 @@ is far from uniform and logits spread over several units. Rerunning gives the sa
 logits may differ in their last bits between machines, because torch's matrix products do.
 """
 
+import copy
 import hashlib
 import json
 import shutil
@@ -29,6 +32,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+from transformers.modeling_layers import MtpLayer
 from transformers.utils import logging
 
 HERE = Path(__file__).resolve().parent
@@ -386,6 +390,10 @@ CASES = {
                      140, "bf16", dict(bf16=True)),
     "qwen3_5_wrapped": (QWEN3_5 | dict(num_hidden_layers=2, full_attention_interval=2, mtp_num_hidden_layers=1), 64, "bf16",
                         dict(wrap="qwen3_5")),
+    "qwen3_5_mtp": (QWEN3_5 | dict(num_hidden_layers=2, full_attention_interval=2, mtp_num_hidden_layers=1), 140, "f32", dict(mtp=True)),
+    "qwen3_5_moe_mtp": (QWEN3_5_MOE | dict(num_hidden_layers=2, full_attention_interval=2, mtp_num_hidden_layers=1), 140, "bf16",
+                        dict(mtp=True)),
+    "qwen3_next_mtp": (QWEN3_NEXT | dict(num_hidden_layers=2, full_attention_interval=2), 140, "bf16", dict(mtp=True)),
     "qwen3_5_moe_plain": (QWEN3_5_MOE | dict(num_hidden_layers=2, full_attention_interval=2), 128, "bf16", dict(hub=True)),
     "qwen3_5_moe_wrapped": (QWEN3_5_MOE | dict(num_hidden_layers=2, full_attention_interval=2), 40, "bf16", dict(wrap="qwen3_5_moe")),
     "qwen3_next_plain": (QWEN3_NEXT, 257, "bf16", dict(hub=True)),
@@ -404,6 +412,9 @@ CASES = {
     "glm4_plain": (GLM4 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "glm4_no_bias": (GLM4 | dict(attention_bias=False, partial_rotary_factor=1.0), 40, "bf16", {}),
     "glm4_moe_plain": (GLM4_MOE, 60, "bf16", dict(hub=True)),
+    "glm4_moe_mtp": (GLM4_MOE | dict(num_hidden_layers=2, num_nextn_predict_layers=1, use_qk_norm=True), 140, "bf16", dict(mtp=True)),
+    "glm4_moe_mtp_dense": (GLM4_MOE | dict(num_hidden_layers=2, num_nextn_predict_layers=1, use_qk_norm=True, first_k_dense_replace=3,
+                                           partial_rotary_factor=1.0), 140, "f32", dict(mtp=True)),
     "glm4_moe_groups": (GLM4_MOE | dict(n_routed_experts=12, n_group=4, topk_group=2, num_experts_per_tok=3),
                         90, "bf16", {}),
     "glm4_moe_norms": (GLM4_MOE | dict(use_qk_norm=True, attention_bias=True, n_shared_experts=2,
@@ -599,6 +610,85 @@ def random_weights(model, config, generator, usual_norms=False):
     return weights
 
 
+MTP_CHAIN = 3
+
+
+def mtp_layer(model):
+    """The class that transformers has for MTP layers, with the model's layers and norms, as its last layer."""
+    config, base = copy.deepcopy(model.config), model.get_decoder()
+    if getattr(config, "layer_types", None):
+        config.layer_types = [*config.layer_types, "full_attention"]
+    norm = type(base.layers[-1].input_layernorm)
+    return MtpLayer(config, type(base.layers[-1]), norm, config.num_hidden_layers)
+
+
+def mtp_name(name, config):
+    """Of a parameter of mtp_layer: as released folders call it."""
+    glm = config.model_type == "glm4_moe"
+    parts = {"mtp_block.": "" if glm else "layers.0.", "post_norm.": "shared_head.norm." if glm else "norm."}
+    if not glm:
+        parts |= {"enorm.": "pre_fc_norm_embedding.", "hnorm.": "pre_fc_norm_hidden.", "eh_proj.": "fc."}
+    for part, its in parts.items():
+        if name.startswith(part):
+            name = its + name[len(part):]
+            break
+    return (f"model.layers.{config.num_hidden_layers}." if glm else "mtp.") + name
+
+
+@torch.no_grad()
+def mtp_logits(model, layer, ids, positions):
+    """[len(positions), MTP_CHAIN, vocab]. Position 0 has no hidden state before it: zeros. The drafts are the next ids."""
+    base = model.get_decoder()
+    hidden = base(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state  # after the last norm
+    out = []
+    for p in positions:
+        before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :p]], 1)
+        for i in range(MTP_CHAIN):
+            n = p + i + 1
+            embeds = base.embed_tokens(torch.tensor([ids[:n]]))
+            at = torch.arange(n)[None]
+            mask = torch.full((n, n), torch.finfo(embeds.dtype).min, dtype=embeds.dtype).triu(1)[None, None]
+            rows = layer(embeds, before, position_embeddings=base.rotary_emb(embeds, position_ids=at), attention_mask=mask,
+                         position_ids=at, cache=None)
+            out.append(model.lm_head(rows[0, -1]))
+            before = torch.cat([before, rows[:, -1:]], 1)
+    return torch.stack(out).view(len(positions), MTP_CHAIN, -1)
+
+
+def quiet(weights):
+    """Layers change the residual stream little."""
+    for key in weights:
+        if key.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight", "down_proj")):
+            weights[key] = weights[key] * 0.15
+    return weights
+
+
+def agreeing(weights, its, generator):
+    """Of a model with quiet layers: the MTP layer often finds the token likely that the model does, and not always."""
+    n = its["eh_proj.weight"].shape[0]
+    its = quiet(its)
+    its["eh_proj.weight"] = torch.cat([torch.eye(n), 0.05 * torch.randn((n, n), generator=generator)], 1)
+    its["post_norm.weight"] = weights["model.norm.weight"].float().clone()
+    return its
+
+
+def add_mtp(folder, weights, ids, generator, stored):
+    """Gives the folder an MTP layer, and returns what golden.json has of it."""
+    model = load(folder, torch.float32)
+    layer = mtp_layer(model).eval()
+    layer.config._attn_implementation = layer.config._experts_implementation = "eager"
+    its = agreeing(weights, random_weights(layer, model.config, generator), generator)
+    its = {key: value.to(DTYPES[stored]) for key, value in its.items()}
+    save_weights(folder, weights | {mtp_name(key, model.config): value for key, value in its.items()}, 1)
+    layer.load_state_dict({key: value.float() for key, value in its.items()})
+    positions = [1, 2, 40, 100, 124, 129, 136]
+    logits = mtp_logits(model, layer, ids, positions)
+    exact = mtp_logits(load(folder, torch.float64), layer.double(), ids, positions)
+    write_logits(folder / "golden_mtp_logits.f32", logits, list(range(len(positions))))
+    return dict(positions=positions, chain=MTP_CHAIN, logits_file="golden_mtp_logits.f32",
+                max_abs_difference_to_float64=float((logits.double() - exact).abs().max()))
+
+
 def mxfp4_experts(weights, generator):
     """Gives the experts in `weights` values that MXFP4 has, and returns their stored parts."""
     packed = {}
@@ -729,6 +819,8 @@ def make_case(name):
     generator = torch.Generator().manual_seed(seed_of(more.get("like", name)))
     text = config.get_text_config()
     weights = random_weights(class_of(config).from_config(config), text, generator)
+    if more.get("mtp"):
+        weights = quiet(weights)
     weights = {key: value.to(DTYPES[stored]) for key, value in weights.items()}
     packed = mxfp4_experts(weights, generator) if more.get("mxfp4") else {}
     if more.get("hub"):
@@ -760,6 +852,8 @@ def make_case(name):
                               margin=margins(half),
                               max_abs_difference_to_f32=float((half.float() - logits).abs().max()))
         write_logits(folder / "golden_bf16_logits.f32", half, positions)
+    if more.get("mtp"):
+        golden["mtp"] = add_mtp(folder, weights, ids, generator, stored)
     if packed:  # as the released files of gpt-oss have their experts
         kept = {key: value for key, value in weights.items() if key + "_blocks" not in packed}
         save_weights(folder, kept | packed, 1)

@@ -10,6 +10,15 @@
 
 enum { N = 12, SESSIONS = 3 };
 
+/* Their MTP layer is often right. */
+static const char *const mtp_folders[] = {
+    "tests/golden/glm4_moe_mtp", "tests/golden/glm4_moe_mtp_dense", "tests/golden/qwen3_5_mtp",
+    "tests/golden/qwen3_5_moe_mtp", "tests/golden/qwen3_next_mtp"};
+
+static uint64_t mtp_drafted, mtp_accepted;
+
+enum { N_MTP_FOLDERS = sizeof mtp_folders / sizeof *mtp_folders };
+
 static const struct spw_result *right; /* [N], of the run without drafts */
 static uint64_t drawn;                 /* the seed of the drafts */
 static bool knows;                     /* as if AUTO had measured that drafts cost nothing */
@@ -77,17 +86,17 @@ static struct spw_engine *open_drafting(const char *folder, enum spw_drafts draf
 }
 
 /* All requests in one batch. `drafts` OFF: those that are compared with. */
-static void run(enum spw_drafts drafts, const struct spw_tokenizer *t,
+static void run(const char *folder, enum spw_drafts drafts, const struct spw_tokenizer *t,
                 const struct spw_request *requests, struct seen *seen, struct spw_result *results)
 {
-    struct spw_engine *e = open_drafting(MODEL, drafts);
+    struct spw_engine *e = open_drafting(folder, drafts);
     struct batch_watch watch[N];
     struct spw_error err = {0};
     struct spw_batch *b;
     struct spw_batch_times times;
     uint64_t id;
     CHECK_MSG(!spw_batch_open(&b, e, t, &err), "%s", err.text);
-    if (drafts)
+    if (drafts && drafts != SPW_DRAFTS_MTP)
         b->propose = propose;
     for (size_t i = 0; i < N; i++) {
         CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
@@ -108,6 +117,10 @@ static void run(enum spw_drafts drafts, const struct spw_tokenizer *t,
     if (drafts) {
         check_moved(e, requests, results);
         CHECK(times.n_drafted >= times.n_accepted);
+    }
+    if (drafts == SPW_DRAFTS_MTP) {
+        mtp_drafted += times.n_drafted;
+        mtp_accepted += times.n_accepted;
     }
     if (drafts == SPW_DRAFTS_TEXT)
         CHECK_MSG(times.n_accepted > N && times.n_drafted > times.n_accepted, "%llu of %llu",
@@ -135,8 +148,10 @@ static void check_rows(const struct spw_result *r)
     }
 }
 
-static void check_drafts(struct spw_tokenizer *t, const struct spw_grammar *grammar, uint64_t *seed)
+static void check_drafts(const char *folder, struct spw_tokenizer *t,
+                         const struct spw_grammar *grammar, uint64_t *seed)
 {
+    const bool mtp = strstr(folder, "mtp");
     static struct prompt prompts[N];
     static struct seen seen[2][N];
     static const char *const stops[] = {"e", "ab", "\n"};
@@ -157,10 +172,11 @@ static void check_drafts(struct spw_tokenizer *t, const struct spw_grammar *gram
         r->grammar = check_random(seed) % 3 ? NULL : grammar;
         r->max_new_tokens = check_range(seed, 1, MOST);
     }
-    run(SPW_DRAFTS_OFF, t, requests, seen[0], results[0]);
+    run(folder, SPW_DRAFTS_OFF, t, requests, seen[0], results[0]);
     right = results[0];
-    for (int drafts = SPW_DRAFTS_AUTO; drafts <= SPW_DRAFTS_TEXT; drafts++) {
-        run((enum spw_drafts)drafts, t, requests, seen[1], results[1]);
+    for (int drafts = mtp ? SPW_DRAFTS_MTP : SPW_DRAFTS_AUTO;
+         drafts <= (mtp ? SPW_DRAFTS_MTP : SPW_DRAFTS_TEXT); drafts++) {
+        run(folder, (enum spw_drafts)drafts, t, requests, seen[1], results[1]);
         for (size_t i = 0; i < N; i++) {
             const struct seen *a = &seen[0][i], *b = &seen[1][i];
             const struct spw_result *r = &results[1][i];
@@ -451,8 +467,11 @@ int main(int argc, char **argv)
     drawn = seed;
     for (struct check_draws d = check_draws_of(argc, argv, 40); check_another(&d);) {
         knows = d.done % 2;
-        check_drafts(t, grammar, &seed);
+        check_drafts(MODEL, t, grammar, &seed);
+        check_drafts(mtp_folders[d.done % N_MTP_FOLDERS], t, grammar, &seed);
     }
+    CHECK_MSG(mtp_accepted * 20 > mtp_drafted && mtp_accepted < mtp_drafted, "%llu of %llu",
+              (unsigned long long)mtp_accepted, (unsigned long long)mtp_drafted);
     test_text();
     test_taken_back();
     test_model(&seed);

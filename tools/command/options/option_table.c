@@ -22,8 +22,11 @@ static const struct cli_choice fallbacks[] = {
     {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
-static const struct cli_choice draft_kinds[] = {
-    {"off", SPW_DRAFTS_OFF}, {"auto", SPW_DRAFTS_AUTO}, {"text", SPW_DRAFTS_TEXT}, {NULL, 0}};
+static const struct cli_choice draft_kinds[] = {{"off", SPW_DRAFTS_OFF},
+                                                {"auto", SPW_DRAFTS_AUTO},
+                                                {"text", SPW_DRAFTS_TEXT},
+                                                {"mtp", SPW_DRAFTS_MTP},
+                                                {NULL, 0}};
 static const struct cli_choice switches[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
@@ -313,7 +316,8 @@ const struct cli_row cli_rows[] = {
     {"drafts", CLI_CHOICE, ANSWERS, "Machine", "HOW",
      "compute tokens that may follow an answer together with its next token, and keep those that "
      "would have been picked: the answer is the same. text: what followed the same tokens before. "
-     "auto: these and those of --draft-model, as far as they save time (off)",
+     "mtp: what the model's layer for further tokens predicts. auto: those of the text and of "
+     "--draft-model, as far as they save time (off)",
      FIELD(drafts), .choices = draft_kinds},
     {"draft-tokens", CLI_COUNT, CLI_PLAN, "Machine", "N",
      "plan for N drafted tokens in each step of an answer, see --acceptance (0)", FIELD(n_drafts),

@@ -1,0 +1,62 @@
+/* Drafts by the MTP layer of the model: all requests of a step draft together.
+ *
+ *   round 0   the newest tokens of each answer pass the layer: its first draft
+ *   round i   draft i - 1 of each answer that wants more passes: draft i
+ *
+ * How many drafts an answer wants follows from how many stayed, and from no time: a run can be
+ * repeated. */
+#include "runtime/batch/batch_parts.h"
+#include "runtime/batch/logits_row.h"
+
+#include <math.h>
+
+uint32_t spw_batch_propose_mtp(struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                               uint32_t *match)
+{
+    static const double least = 0.4; /* odds that the last draft stays */
+    const double odds = spw_draft_odds_of(&x->drafts.odds, SPW_DRAFT_BY_MODEL);
+    double stays = odds;
+    uint32_t n = most > 0; /* one at least: else nobody learns of better odds */
+    (void)out;             /* spw_batch_fill_drafts */
+    *match = SPW_DRAFT_BY_MODEL;
+    for (; n < most && (stays *= odds) >= least;)
+        n++;
+    return n;
+}
+
+/* The most likely token is the draft. A row that is not a number gives any. */
+static int take(void *context, uint32_t span, uint64_t position, const float *logits)
+{
+    const struct spw_batch *b = context;
+    const uint32_t vocab = spw_engine_config(b->engine)->vocab;
+    if (b->engine->dry)
+        return 0; /* the drafts are known */
+    const float top = spw_row_top(logits, vocab);
+    b->deciding[span]->answer.tokens[position + 1] =
+        isnan(top) ? 0 : (int32_t)spw_row_find(logits, 0, vocab, top);
+    return 0;
+}
+
+/* The requests that want more drafts than `round`. */
+static uint32_t list_round(struct spw_batch *b, uint32_t n, uint32_t round)
+{
+    uint32_t n_asking = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_batch_entry *x = b->stepping[i];
+        if (x->drafts.n <= round)
+            continue;
+        b->deciding[n_asking] = x;
+        b->draft_spans[n_asking++] = (struct spw_span){.session = x->session,
+                                                       .tokens = x->answer.tokens,
+                                                       .n_tokens = x->answer.n_tokens + round};
+    }
+    return n_asking;
+}
+
+int spw_batch_fill_drafts(struct spw_batch *b, uint32_t n)
+{
+    uint32_t n_asking;
+    for (uint32_t round = 0; (n_asking = list_round(b, n, round)); round++)
+        SPW_TRY(spw_engine_draft(b->engine, b->draft_spans, n_asking, !round, take, b));
+    return 0;
+}
