@@ -31,11 +31,6 @@ static void close_answer(struct answering *w)
     spw_free(w->out.text);
 }
 
-static void begin(struct answering *w)
-{
-    CHECK(w->a.protocol->begin(&w->a, &w->out) == 0);
-}
-
 /* A piece of a choice, and a token for each byte of it. */
 static void piece(struct answering *w, size_t i, enum spw_answer_piece_kind kind, uint32_t call,
                   const char *text)
@@ -72,400 +67,97 @@ static void end_choice(struct answering *w, size_t i, enum spw_finish finish)
         CHECK(w->a.protocol->end_choice(&w->a, i, &w->out) == 0);
 }
 
-static void expect(struct answering *w, const char *expected)
+/* ---- the cases of serve_answers.cases ---- */
+
+/* Bytes that were written are those that the case has: see the head of the file. */
+static void expect(struct answering *w, const char *expected, int line)
 {
-    expected = quoted(expected);
-    CHECK_MSG(w->out.text && !strcmp(w->out.text, expected), "\n%s\n%s", w->out.text, expected);
+    const char *text = w->out.n ? w->out.text : "";
+    CHECK_MSG(*expected == '~' ? strstr(text, expected + 2) != NULL : !strcmp(text, expected),
+              "line %d\n%s\n%s", line, text, expected);
     w->out.n = 0;
 }
 
-static void end_stream(struct answering *w)
+/* "text Hi" of choice i. */
+static void do_piece(struct answering *w, size_t i, char *what)
 {
-    CHECK(w->a.protocol->end(&w->a, &w->out) == 0);
+    static const char *const kinds[] = {"text", "reasoning", "call", "arguments", "end_call"};
+    static const char *const reasons[] = {"", "length", "eos", "stop"};
+    const size_t n_calls = w->x.choices[i].n_calls;
+    char *text = what + strcspn(what, " ");
+    text += *text ? (*text = '\0', 1) : 0;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        if (!strcmp(what, kinds[k]))
+            piece(w, i, (enum spw_answer_piece_kind)k,
+                  (uint32_t)n_calls - (n_calls && k != SPW_PIECE_CALL), text);
+    for (size_t k = 0; k < sizeof reasons / sizeof *reasons && !strcmp(what, "finish"); k++)
+        if (!strcmp(text, reasons[k]))
+            end_choice(w, i, (enum spw_finish)k);
 }
 
-static void whole(struct answering *w)
+static void do_line(struct answering *w, char *line)
 {
-    CHECK(w->a.protocol->whole(&w->a, &w->out) == 0);
+    static const struct request_refusal failure = {
+        .status = 500, .type = "server_error", .message = "x"};
+    const struct serve_protocol *p = w->a.protocol;
+    struct spw_result *r = w->x.choices ? &w->x.choices[0].result : NULL;
+    struct serve_progress progress = {0};
+    char path[32];
+    int n = 0;
+    if (sscanf(line, "POST %31s %n", path, &n) == 1)
+        open_answer(w, protocol_of(path), line + n);
+    else if (!strcmp(line, "begin"))
+        CHECK(p->begin(&w->a, &w->out) == 0);
+    else if (sscanf(line, "progress %lu %lu %lf %u", &progress.n_read, &progress.n_prompt,
+                    &progress.seconds_left, &progress.n_before) == 4)
+        CHECK(p->progress(&w->a, &progress, &w->out) == 0);
+    else if (!strcmp(line, "end"))
+        CHECK(p->end(&w->a, &w->out) == 0);
+    else if (!strcmp(line, "whole"))
+        CHECK(p->whole(&w->a, &w->out) == 0);
+    else if (!strcmp(line, "failed"))
+        CHECK(p->failed(&w->a, &failure, &w->out) == 0);
+    else if (!strcmp(line, "forget"))
+        w->out.n = 0;
+    else if (!strncmp(line, "reused ", 7))
+        r->n_reused = (size_t)atoi(line + 7);
+    else if (!strncmp(line, "prompt_logprobs ", 16))
+        r->prompt_logprobs = spw_alloc_zero((size_t)atoi(line + 16), sizeof(double));
+    else
+        do_piece(w, (size_t)atoi(line), line + strcspn(line, " ") + 1);
 }
 
-#define CHUNK(choice)                                                                              \
-    "data: {'id':'chatcmpl-1','object':'chat.completion.chunk','created':1700000000,'model':'m',"  \
-    "'choices':[" choice "]}\n\n"
-#define DELTA(i, delta, finish)                                                                    \
-    CHUNK("{'index':" i ",'delta':" delta ",'logprobs':null,'finish_reason':" finish "}")
-#define TEXT_CHUNK(choice)                                                                         \
-    "data: {'id':'cmpl-1','object':'text_completion','created':1700000000,'model':'m','choices':"  \
-    "[" choice "]}\n\n"
-#define DONE "data: [DONE]\n\n"
-
-static void check_chat_stream(void)
+static void check_answers(void)
 {
-    struct answering w;
-    const struct serve_progress half = {5, 10, 1.5, 0};
+    struct answering w = {0};
+    char line[4096], expected[1 << 14];
+    size_t n = 0;
+    int number = 0, n_answers = 0;
+    FILE *file = fopen("tests/unit/command/serve_answers.cases", "r");
     use(EACH_MESSAGE);
-    open_answer(&w, CHAT, "{'messages':[{'role':'user','content':'a'}],'stream':true,'n':2}");
-    begin(&w);
-    expect(&w, DELTA("0", "{'role':'assistant','content':''}", "null")
-                   DELTA("1", "{'role':'assistant','content':''}", "null"));
-    CHECK(w.a.protocol->progress(&w.a, &half, &w.out) == 0);
-    expect(&w, "data: {'id':'chatcmpl-1','object':'chat.completion.chunk','created':1700000000,"
-               "'model':'m','choices':[{'index':0,'delta':{},'logprobs':null,'finish_reason':null}]"
-               ",'spillway':{'prompt_tokens_read':5,'prompt_tokens':10,'seconds_left':1.5,"
-               "'requests_before':0}}\n\n");
-    piece(&w, 1, SPW_PIECE_REASONING, 0, "hm");
-    piece(&w, 0, SPW_PIECE_TEXT, 0, "Hi");
-    piece(&w, 1, SPW_PIECE_CALL, 0, "f");
-    piece(&w, 1, SPW_PIECE_ARGUMENTS, 0, "{\"a\":");
-    piece(&w, 1, SPW_PIECE_ARGUMENTS, 0, "1.10}");
-    piece(&w, 1, SPW_PIECE_CALL_END, 0, "");
-    end_choice(&w, 1, SPW_FINISH_EOS);
-    end_choice(&w, 0, SPW_FINISH_LENGTH);
-    end_stream(&w);
-    char id[48];
-    request_call_id(id, "call_", "1", 1, 0);
-    char expected[4096];
-    snprintf(expected, sizeof expected,
-             DELTA("1", "{'reasoning_content':'hm'}", "null") DELTA("0", "{'content':'Hi'}", "null")
-                 DELTA("1",
-                       "{'tool_calls':[{'index':0,'id':'%s','type':'function','function':{'name':"
-                       "'f','arguments':''}}]}",
-                       "null")
-                     DELTA("1", "{'tool_calls':[{'index':0,'function':{'arguments':'{\\'a\\':'}}]}",
-                           "null")
-                         DELTA("1", "{'tool_calls':[{'index':0,'function':{'arguments':'1.10}'}}]}",
-                               "null") DELTA("1", "{}", "'tool_calls'") DELTA("0", "{}", "'length'")
-                             DONE,
-             id);
-    expect(&w, expected);
-    close_answer(&w);
-}
-
-static void check_usage_stream(void)
-{
-    struct answering w;
-    use(EACH_MESSAGE);
-    open_answer(&w, CHAT,
-                "{'messages':[{'role':'user','content':'a'}],'stream':true,"
-                "'stream_options':{'include_usage':true},'logits_hash':true}");
-    begin(&w);
-    w.out.n = 0;
-    w.x.choices[0].result.n_reused = 3;
-    end_choice(&w, 0, SPW_FINISH_STOP);
-    end_stream(&w);
-    expect(&w,
-           "data: {'id':'chatcmpl-1','object':'chat.completion.chunk','created':1700000000,'model':"
-           "'m','choices':[{'index':0,'delta':{},'logprobs':null,'finish_reason':'stop'}],'usage':"
-           "null}\n\n"
-           "data: {'id':'chatcmpl-1','object':'chat.completion.chunk','created':1700000000,'model':"
-           "'m','choices':[],'usage':{'prompt_tokens':7,'completion_tokens':0,'total_tokens':7,"
-           "'prompt_tokens_details':{'cached_tokens':3},'completion_tokens_details':{"
-           "'reasoning_tokens':0},'logits_hash':['0000000000000abc']}}\n\n" DONE);
-    const struct request_refusal failure = {.status = 500, .type = "server_error", .message = "x"};
-    CHECK(w.a.protocol->failed(&w.a, &failure, &w.out) == 0);
-    expect(&w,
-           "data: {'error':{'message':'x','type':'server_error','param':null,'code':null}}\n\n");
-    close_answer(&w);
-}
-
-static void check_chat_logprobs(void)
-{
-    struct answering w;
-    use(EACH_MESSAGE);
-    open_answer(&w, CHAT,
-                "{'messages':[{'role':'user','content':'a'}],'stream':true,'logprobs':"
-                "true,'top_logprobs':1}");
-    begin(&w);
-    w.out.n = 0;
-    piece(&w, 0, SPW_PIECE_TEXT, 0, "a");
-    piece(&w, 0, SPW_PIECE_TEXT, 0, "b");
-    end_choice(&w, 0, SPW_FINISH_LENGTH);
-#define TOKEN(c, byte)                                                                             \
-    "{'index':0,'delta':{'content':'" c "'},'logprobs':{'content':[{'token':'" c                   \
-    "','logprob':-0.5,'bytes':[" byte "],'top_logprobs':[{'token':'" c                             \
-    "','logprob':-0.5,'bytes':[" byte "]}]}],'refusal':null},'finish_reason':null}"
-    expect(&w, CHUNK(TOKEN("a", "97")) CHUNK(TOKEN("b", "98")) DELTA("0", "{}", "'length'"));
-    close_answer(&w);
-}
-
-static void check_completion_stream(void)
-{
-    struct answering w;
-    open_answer(&w, COMPLETIONS, "{'prompt':'xy','stream':true,'echo':true,'logprobs':1}");
-    begin(&w);
-    CHECK(w.out.n == 0);
-    w.x.choices[0].result.prompt_logprobs = spw_alloc_zero(2, sizeof(double));
-    piece(&w, 0, SPW_PIECE_TEXT, 0, "a");
-    piece(&w, 0, SPW_PIECE_TEXT, 0, "b");
-    end_choice(&w, 0, SPW_FINISH_EOS);
-    end_stream(&w);
-    expect(&w,
-           TEXT_CHUNK("{'index':0,'text':'xya','logprobs':{'tokens':['x','y','a'],"
-                      "'token_logprobs':[null,0.0,-0.5],'top_logprobs':[null,null,{'a':-0.5}],"
-                      "'text_offset':[0,1,2]},'finish_reason':null}")
-               TEXT_CHUNK("{'index':0,'text':'b','logprobs':{'tokens':['b'],'token_logprobs':["
-                          "-0.5],'top_logprobs':[{'b':-0.5}],'text_offset':[3]},'finish_reason':"
-                          "null}")
-                   TEXT_CHUNK("{'index':0,'text':'','logprobs':{'tokens':[],'token_logprobs':[],"
-                              "'top_logprobs':[],'text_offset':[]},'finish_reason':'stop'}") DONE);
-    close_answer(&w);
-}
-
-static void check_wholes(void)
-{
-    struct answering w;
-    char id[48], expected[2048];
-    use(EACH_MESSAGE);
-    open_answer(&w, CHAT, "{'messages':[{'role':'user','content':'a'}],'seed':5}");
-    piece(&w, 0, SPW_PIECE_REASONING, 0, "hm");
-    piece(&w, 0, SPW_PIECE_CALL, 0, "f");
-    piece(&w, 0, SPW_PIECE_ARGUMENTS, 0, "{}");
-    piece(&w, 0, SPW_PIECE_CALL_END, 0, "");
-    end_choice(&w, 0, SPW_FINISH_EOS);
-    whole(&w);
-    request_call_id(id, "call_", "1", 0, 0);
-    snprintf(expected, sizeof expected,
-             "{'id':'chatcmpl-1','object':'chat.completion','created':1700000000,'model':'m',"
-             "'choices':[{'index':0,'message':{'role':'assistant','reasoning_content':'hm',"
-             "'content':null,'refusal':null,'tool_calls':[{'id':'%s','type':'function','function':{"
-             "'name':'f','arguments':'{}'}}]},'logprobs':null,'finish_reason':'tool_calls'}],"
-             "'usage':{'prompt_tokens':7,'completion_tokens':5,'total_tokens':12,"
-             "'prompt_tokens_details':{'cached_tokens':0},'completion_tokens_details':{"
-             "'reasoning_tokens':0}},'system_fingerprint':null,'spillway':{'seed':5,'logits_hash':["
-             "'0000000000000abc']}}",
-             id);
-    expect(&w, expected);
-    close_answer(&w);
-}
-
-#define EVENT(name, rest) "event: " name "\ndata: {'type':'" name "'" rest "}\n\n"
-
-/* Reasoning, text, two calls; the second one is cut. */
-static void give_parts(struct answering *w)
-{
-    piece(w, 0, SPW_PIECE_REASONING, 0, "hm");
-    piece(w, 0, SPW_PIECE_TEXT, 0, "Hi");
-    piece(w, 0, SPW_PIECE_TEXT, 0, "ho");
-    piece(w, 0, SPW_PIECE_CALL, 0, "f");
-    piece(w, 0, SPW_PIECE_ARGUMENTS, 0, "{\"a\":1.10");
-    piece(w, 0, SPW_PIECE_ARGUMENTS, 0, "}");
-    piece(w, 0, SPW_PIECE_CALL_END, 0, "");
-    piece(w, 0, SPW_PIECE_CALL, 1, "g");
-    piece(w, 0, SPW_PIECE_ARGUMENTS, 1, "{\"b");
-}
-
-static void check_messages_stream(void)
-{
-    struct answering w;
-    char first[48], second[48], expected[8192];
-    const struct serve_progress waits = {0, 10, -1, 2};
-    use(EACH_MESSAGE);
-    open_answer(&w, MESSAGES_API,
-                "{'max_tokens':99,'messages':[{'role':'user','content':'a'}],'stream':true}");
-    begin(&w);
-    CHECK(w.a.protocol->progress(&w.a, &waits, &w.out) == 0);
-    expect(&w, EVENT("message_start",
-                     ",'message':{'id':'msg_1','type':'message','role':'assistant','model':'m',"
-                     "'content':[],'stop_reason':null,'stop_sequence':null,'usage':{'input_tokens':"
-                     "7,'cache_creation_input_tokens':0,'cache_read_input_tokens':0,"
-                     "'output_tokens':0}}") EVENT("ping", "")
-                   EVENT("ping", ",'spillway':{'prompt_tokens_read':0,'prompt_tokens':10,"
-                                 "'seconds_left':null,'requests_before':2}"));
-    w.x.choices[0].result.n_reused = 4;
-    give_parts(&w);
-    end_choice(&w, 0, SPW_FINISH_LENGTH);
-    end_stream(&w);
-    request_call_id(first, "toolu_", "1", 0, 0);
-    request_call_id(second, "toolu_", "1", 0, 1);
-    snprintf(
-        expected, sizeof expected,
-        EVENT("content_block_start",
-              ",'index':0,'content_block':{'type':'thinking','thinking':'','signature':''}")
-            EVENT("content_block_delta",
-                  ",'index':0,'delta':{'type':'thinking_delta','thinking':'hm'}")
-                EVENT("content_block_delta",
-                      ",'index':0,'delta':{'type':'signature_delta','signature':'c3BpbGx3YXk='}")
-                    EVENT("content_block_stop", ",'index':0") EVENT(
-                        "content_block_start",
-                        ",'index':1,'content_block':{'type':'text','text':''}")
-                        EVENT("content_block_delta",
-                              ",'index':1,'delta':{'type':'text_delta','text':'Hi'}")
-                            EVENT("content_block_delta",
-                                  ",'index':1,'delta':{'type':'text_delta','text':'ho'}")
-                                EVENT("content_block_stop", ",'index':1") EVENT(
-                                    "content_block_start",
-                                    ",'index':2,'content_block':{'type':'tool_use','id':'%s',"
-                                    "'name':'f','input':{}}") "%s" EVENT("content_block_stop",
-                                                                         ",'index':2")
-                                    EVENT("content_block_start",
-                                          ",'index':3,'content_block':{'type':'tool_use','id':'%s',"
-                                          "'name':'g','input':"
-                                          "{}}") "%s" EVENT("content_block_stop", ",'index':3")
-                                        EVENT("message_delta",
-                                              ",'delta':{'stop_reason':'max_tokens','stop_sequence'"
-                                              ":null},'usage':{"
-                                              "'input_tokens':3,'cache_creation_input_tokens':0,"
-                                              "'cache_read_input_tokens':4,'output_tokens':21}")
-                                            EVENT("message_stop", ""),
-        first,
-#define JSON_DELTA(i, text)                                                                        \
-    EVENT("content_block_delta",                                                                   \
-          ",'index':" i ",'delta':{'type':'input_json_delta','partial_json':'" text "'}")
-        JSON_DELTA("2", "") JSON_DELTA("2", "{\\'a\\':1.10") JSON_DELTA("2", "}"), second,
-        JSON_DELTA("3", "") JSON_DELTA("3", "{\\'b"));
-    expect(&w, expected);
-    close_answer(&w);
-}
-
-static void check_messages_whole(void)
-{
-    struct answering w;
-    char id[48], expected[2048];
-    open_answer(&w, MESSAGES_API,
-                "{'max_tokens':99,'stop_sequences':['x','ho'],'thinking':{'type':'enabled',"
-                "'display':'omitted'},'messages':[{'role':'user','content':'a'}]}");
-    give_parts(&w);
-    end_choice(&w, 0, SPW_FINISH_EOS);
-    whole(&w);
-    request_call_id(id, "toolu_", "1", 0, 0);
-    snprintf(expected, sizeof expected,
-             "{'id':'msg_1','type':'message','role':'assistant','model':'m','content':[{'type':"
-             "'thinking','thinking':'','signature':'c3BpbGx3YXk='},{'type':'text','text':'Hiho'},{"
-             "'type':'tool_use','id':'%s','name':'f','input':{'a':1.10}}],'stop_reason':'tool_use',"
-             "'stop_sequence':null,'usage':{'input_tokens':7,'cache_creation_input_tokens':0,"
-             "'cache_read_input_tokens':0,'output_tokens':21}}",
-             id);
-    expect(&w, expected);
-    w.x.choices[0].n_calls = 0;
-    w.x.choices[0].result.finish = SPW_FINISH_STOP;
-    whole(&w);
-    CHECK_MSG(strstr(w.out.text, "\"stop_reason\":\"stop_sequence\",\"stop_sequence\":\"ho\""),
-              "%s", w.out.text);
-    w.x.choices[0].n_calls = 2;
-    close_answer(&w);
-}
-
-#define STEP(name, n, rest)                                                                        \
-    "event: response." name "\ndata: {'type':'response." name "','sequence_number':" n rest "}\n"  \
-    "\n"
-#define RESPONSE(status, details, output, usage)                                                   \
-    ",'response':{'id':'resp_1','object':'response','created_at':1700000000,'status':'" status     \
-    "','error':null,'incomplete_details':" details ",'model':'m','output':[" output                \
-    "],'usage':" usage ",'instructions':null,'max_output_tokens':50,'parallel_tool_calls':true,"   \
-    "'previous_response_id':null,'reasoning':{'effort':'low','summary':null},'store':false,"       \
-    "'temperature':0,'text':{'format':{'type':'text'}},'tool_choice':'auto','tools':[],'top_p':"   \
-    "1.0,'truncation':'disabled','metadata':{}}"
-#define THOUGHT                                                                                    \
-    "{'type':'reasoning','id':'rs_1_0','status':'completed','summary':[],'content':[{'type':"      \
-    "'reasoning_text','text':'hm'}],'encrypted_content':null}"
-#define SAID                                                                                       \
-    "{'type':'message','id':'msg_1_1','status':'completed','role':'assistant','content':[{'type':" \
-    "'output_text','text':'Hiho','annotations':[],'logprobs':[]}]}"
-#define CALLED                                                                                     \
-    "{'type':'function_call','id':'fc_1_2','status':'completed','call_id':'%1$s','name':'f',"      \
-    "'arguments':'{\\'a\\':1.10}'}"
-#define CUT                                                                                        \
-    "{'type':'function_call','id':'fc_1_3','status':'incomplete','call_id':'%2$s','name':'g',"     \
-    "'arguments':'{\\'b'}"
-#define ITEM(n) ",'output_index':" n ",'item':"
-#define CONTENT_OF(id, n) ",'item_id':'" id "','output_index':" n ",'content_index':0"
-#define OF_CALL(id, n) ",'item_id':'" id "','output_index':" n
-
-/* The steps of a stream, one a line, in their order. */
-static const char *const responses_steps[] = {
-    STEP("output_item.added", "3",
-         ITEM("0") "{'type':'reasoning','id':'rs_1_0','status':'in_progress','summary':[],"
-                   "'content':[],'encrypted_content':null}"),
-    STEP("content_part.added", "4",
-         CONTENT_OF("rs_1_0", "0") ",'part':{'type':'reasoning_text','text':''}"),
-    STEP("reasoning_text.delta", "5", CONTENT_OF("rs_1_0", "0") ",'delta':'hm'"),
-    STEP("reasoning_text.done", "6", CONTENT_OF("rs_1_0", "0") ",'text':'hm'"),
-    STEP("content_part.done", "7",
-         CONTENT_OF("rs_1_0", "0") ",'part':{'type':'reasoning_text','text':'hm'}"),
-    STEP("output_item.done", "8", ITEM("0") THOUGHT),
-    STEP("output_item.added", "9",
-         ITEM("1") "{'type':'message','id':'msg_1_1','status':'in_progress','role':'assistant',"
-                   "'content':[]}"),
-    STEP("content_part.added", "10",
-         CONTENT_OF("msg_1_1",
-                    "1") ",'part':{'type':'output_text','text':'','annotations':[],'logprobs':[]}"),
-    STEP("output_text.delta", "11", CONTENT_OF("msg_1_1", "1") ",'delta':'Hi','logprobs':[]"),
-    STEP("output_text.delta", "12", CONTENT_OF("msg_1_1", "1") ",'delta':'ho','logprobs':[]"),
-    STEP("output_text.done", "13", CONTENT_OF("msg_1_1", "1") ",'text':'Hiho','logprobs':[]"),
-    STEP("content_part.done", "14",
-         CONTENT_OF("msg_1_1", "1") ",'part':{'type':'output_text','text':'Hiho','annotations':[],"
-                                    "'logprobs':[]}"),
-    STEP("output_item.done", "15", ITEM("1") SAID),
-    STEP("output_item.added", "16",
-         ITEM("2") "{'type':'function_call','id':'fc_1_2','status':'in_progress','call_id':'%1$s',"
-                   "'name':'f','arguments':''}"),
-    STEP("function_call_arguments.delta", "17", OF_CALL("fc_1_2", "2") ",'delta':'{\\'a\\':1.10'"),
-    STEP("function_call_arguments.delta", "18", OF_CALL("fc_1_2", "2") ",'delta':'}'"),
-    STEP("function_call_arguments.done", "19",
-         OF_CALL("fc_1_2", "2") ",'arguments':'{\\'a\\':1.10}'"),
-    STEP("output_item.done", "20", ITEM("2") CALLED),
-    STEP("output_item.added", "21",
-         ITEM("3") "{'type':'function_call','id':'fc_1_3','status':'in_progress','call_id':'%2$s',"
-                   "'name':'g','arguments':''}"),
-    STEP("function_call_arguments.delta", "22", OF_CALL("fc_1_3", "3") ",'delta':'{\\'b'"),
-    STEP("function_call_arguments.done", "23", OF_CALL("fc_1_3", "3") ",'arguments':'{\\'b'"),
-    STEP("output_item.done", "24", ITEM("3") CUT),
-    STEP("incomplete", "25",
-         RESPONSE("incomplete", "{'reason':'max_output_tokens'}",
-                  THOUGHT "," SAID "," CALLED "," CUT,
-                  "{'input_tokens':7,'input_tokens_details':{'cached_tokens':4,"
-                  "'cache_write_tokens':0},'output_tokens':21,'output_tokens_details':{"
-                  "'reasoning_tokens':0},'total_tokens':28}")),
-};
-
-static void check_responses_stream(void)
-{
-    struct answering w;
-    char first[48], second[48], all[1 << 14] = "", expected[1 << 14];
-    const struct serve_progress half = {5, 10, 1.5, 0};
-    const struct request_refusal failure = {.status = 500, .type = "server_error", .message = "x"};
-    use(EACH_MESSAGE);
-    open_answer(&w, RESPONSES,
-                "{'input':'a','stream':true,'temperature':0,'max_output_tokens':50,'reasoning':{"
-                "'effort':'low'},'tools':[{'type':'web_search'}]}");
-    begin(&w);
-    CHECK(w.a.protocol->progress(&w.a, &half, &w.out) == 0);
-    expect(&w, STEP("created", "0", RESPONSE("in_progress", "null", "", "null"))
-                   STEP("in_progress", "1", RESPONSE("in_progress", "null", "", "null"))
-                       STEP("in_progress", "2",
-                            RESPONSE("in_progress", "null", "", "null") ",'spillway':{"
-                                                                        "'prompt_tokens_read':5,"
-                                                                        "'prompt_tokens':10,"
-                                                                        "'seconds_left':1.5,"
-                                                                        "'requests_before':0}"));
-    w.x.choices[0].result.n_reused = 4;
-    give_parts(&w);
-    end_choice(&w, 0, SPW_FINISH_LENGTH);
-    end_stream(&w);
-    request_call_id(first, "call_", "1", 0, 0);
-    request_call_id(second, "call_", "1", 0, 1);
-    for (size_t i = 0; i < sizeof responses_steps / sizeof *responses_steps; i++)
-        strcat(all, responses_steps[i]);
-    snprintf(expected, sizeof expected, all, first, second);
-    expect(&w, expected);
-    CHECK(w.a.protocol->failed(&w.a, &failure, &w.out) == 0);
-    CHECK_MSG(strstr(w.out.text, "\"status\":\"failed\",\"error\":{\"code\":\"server_error\","
-                                 "\"message\":\"x\"}"),
-              "%s", w.out.text);
-    close_answer(&w);
-}
-
-static void check_responses_whole(void)
-{
-    struct answering w;
-    open_answer(
-        &w, RESPONSES,
-        "{'input':'a','temperature':0,'max_output_tokens':50,'reasoning':{'effort':'low'}}");
-    end_choice(&w, 0, SPW_FINISH_EOS);
-    whole(&w);
-    CHECK_MSG(strstr(w.out.text, "\"output\":[{\"type\":\"message\",\"id\":\"msg_1_0\","), "%s",
-              w.out.text);
-    close_answer(&w);
+    for (bool more = file; more;) {
+        more = fgets(line, sizeof line, file);
+        line[more ? strcspn(line, "\n") : 0] = '\0';
+        number++;
+        if (!strncmp(line, "  ", 2)) {
+            const char *end = !strncmp(line, "  data: ", 8)    ? "\n\n"
+                              : !strncmp(line, "  event: ", 9) ? "\n"
+                                                               : "";
+            n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s", line + 2, end);
+            continue;
+        }
+        if (n)
+            expect(&w, strcmp(expected, "=") ? expected : "", number);
+        n = 0;
+        if ((!more || *line == '[') && w.a.protocol) {
+            close_answer(&w);
+            w = (struct answering){0};
+        }
+        n_answers += *line == '[';
+        if (*line && *line != '[' && *line != '#')
+            do_line(&w, line);
+    }
+    CHECK(n_answers > 9 && !fclose(file));
 }
 
 static void check_errors(void)
@@ -622,15 +314,7 @@ int main(int argc, char **argv)
         return check_done();
     }
     check_failures();
-    check_chat_stream();
-    check_usage_stream();
-    check_chat_logprobs();
-    check_completion_stream();
-    check_wholes();
-    check_messages_stream();
-    check_messages_whole();
-    check_responses_stream();
-    check_responses_whole();
+    check_answers();
     check_errors();
     job_world_close();
     return check_done();
