@@ -3,6 +3,7 @@
  *
  *   test_serve_protocols --print   prints answers: for tests/oracle/serve_answers.py */
 #include "tests/serve_world.h"
+#include "tests/text_cases.h"
 
 /* ---- answers ---- */
 
@@ -70,11 +71,21 @@ static void end_choice(struct answering *w, size_t i, enum spw_finish finish)
 /* ---- the cases of serve_answers.cases ---- */
 
 /* Bytes that were written are those that the case has: see the head of the file. */
-static void expect(struct answering *w, const char *expected, int line)
+static void expect(struct text_cases *c, struct answering *w)
 {
+    char expected[1 << 14];
     const char *text = w->out.n ? w->out.text : "";
-    CHECK_MSG(*expected == '~' ? strstr(text, expected + 2) != NULL : !strcmp(text, expected),
-              "line %d\n%s\n%s", line, text, expected);
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_says; i++) {
+        const char *line = c->says[i], *end = !strncmp(line, "data: ", 6)    ? "\n\n"
+                                              : !strncmp(line, "event: ", 7) ? "\n"
+                                                                             : "";
+        n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s", line, end);
+    }
+    if (*expected == '~')
+        CHECK_CASE(c, strstr(text, expected + 2), "%s", text);
+    else
+        CHECK_CASE(c, !strcmp(text, strcmp(expected, "=") ? expected : ""), "%s", text);
     w->out.n = 0;
 }
 
@@ -95,18 +106,21 @@ static void do_piece(struct answering *w, size_t i, char *what)
             end_choice(w, i, (enum spw_finish)k);
 }
 
-static void do_line(struct answering *w, char *line)
+static void do_line(struct text_cases *c, char *line)
 {
+    struct answering *w = c->context;
     static const struct request_refusal failure = {
         .status = 500, .type = "server_error", .message = "x"};
-    const struct serve_protocol *p = w->a.protocol;
+    const struct serve_protocol *p = w->a.protocol; /* NULL: no answer has begun */
     struct spw_result *r = w->x.choices ? &w->x.choices[0].result : NULL;
     struct serve_progress progress = {0};
     char path[32];
     int n = 0;
-    if (sscanf(line, "POST %31s %n", path, &n) == 1)
+    if (sscanf(line, "POST %31s %n", path, &n) == 1) {
+        if (p)
+            close_answer(w);
         open_answer(w, protocol_of(path), line + n);
-    else if (!strcmp(line, "begin"))
+    } else if (!strcmp(line, "begin"))
         CHECK(p->begin(&w->a, &w->out) == 0);
     else if (sscanf(line, "progress %lu %lu %lf %u", &progress.n_read, &progress.n_prompt,
                     &progress.seconds_left, &progress.n_before) == 4)
@@ -125,39 +139,18 @@ static void do_line(struct answering *w, char *line)
         r->prompt_logprobs = spw_alloc_zero((size_t)atoi(line + 16), sizeof(double));
     else
         do_piece(w, (size_t)atoi(line), line + strcspn(line, " ") + 1);
+    if (c->n_says)
+        expect(c, w);
 }
 
 static void check_answers(void)
 {
-    struct answering w = {0};
-    char line[4096], expected[1 << 14];
-    size_t n = 0;
-    int number = 0, n_answers = 0;
-    FILE *file = fopen("tests/unit/command/serve_answers.cases", "r");
+    static struct answering w;
+    static struct text_cases cases = {
+        .path = "tests/unit/command/serve_answers.cases", .run = do_line, .context = &w};
     use(EACH_MESSAGE);
-    for (bool more = file; more;) {
-        more = fgets(line, sizeof line, file);
-        line[more ? strcspn(line, "\n") : 0] = '\0';
-        number++;
-        if (!strncmp(line, "  ", 2)) {
-            const char *end = !strncmp(line, "  data: ", 8)    ? "\n\n"
-                              : !strncmp(line, "  event: ", 9) ? "\n"
-                                                               : "";
-            n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s", line + 2, end);
-            continue;
-        }
-        if (n)
-            expect(&w, strcmp(expected, "=") ? expected : "", number);
-        n = 0;
-        if ((!more || *line == '[') && w.a.protocol) {
-            close_answer(&w);
-            w = (struct answering){0};
-        }
-        n_answers += *line == '[';
-        if (*line && *line != '[' && *line != '#')
-            do_line(&w, line);
-    }
-    CHECK(n_answers > 9 && !fclose(file));
+    run_text_cases(&cases);
+    close_answer(&w);
 }
 
 static void check_errors(void)

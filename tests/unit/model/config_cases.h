@@ -1,29 +1,27 @@
-/* Cases in a file of text, tests/unit/model/NAME.cases: what a model's config must be, or why it is
- * refused. A file that reads config.json has bases, models that cases change:
+/* Cases in a file of text (tests/text_cases.h): what a model's config must be, or why it is
+ * refused. A line of a file that reads config.json has a model, which may be a name, and keys that
+ * are put over its keys:
  *
- *     # a comment
- *     [section]
- *     llama = {"model_type": "llama"}     a base
- *     llama {"hidden_size": 8}            its keys with these put over them: it must be accepted
- *     {"model_type": "x"} {}              a base without a name
+ *     llama = {"model_type": "llama"}     a name for a model
+ *     llama {"hidden_size": 8}            it must be accepted
  *     llama {} + {"eos_token_id": 5}      with a generation_config.json
  *     llama {"hidden_size": 0} => words   it must be refused, in one line that has these words
  *
  * In a file that reads keys of GGUF an architecture stands before the keys, and between them what
- * is not a key, "+head". Behind " => " stands what follows the name of the architecture. A line
- * that ends in \ goes on in the next one. What an accepted config must be stands below it:
+ * is not a key, "+head". Behind " => " stands what follows the name of the architecture. What an
+ * accepted config must be stands below it:
  *
  *       window 16, kv.0.n_heads 2      numbers, texts, names of constants (ACT_SILU), "" an empty
  * text qk_norm, !sandwich             true and false theta ~ 2.5, n > 0             within 1e-12 of
  * it; above it kinds FFSC                     of all layers: full, sliding, chunked; M: with a
  * state; N: none rule words                     one of its rules has these words; "no rule words":
- * none has
- */
+ * none has */
 #ifndef SPW_TESTS_UNIT_MODEL_CONFIG_CASES_H
 #define SPW_TESTS_UNIT_MODEL_CONFIG_CASES_H
 
 #include "model/config/config.h"
 #include "tests/json_text.h"
+#include "tests/text_cases.h"
 
 #include <math.h>
 #include <string.h>
@@ -184,66 +182,54 @@ static inline json_t *config_facts(const struct spw_model_config *c)
 
 /* ---- cases ---- */
 
-enum { CONFIG_CASES_SAYS = 32 };
-
 struct config_cases {
-    const char *file;
-    int number; /* of the line */
+    struct text_cases cases;
     /* Reads the model of a line, without what stands behind " => ". */
     int (*read)(struct spw_model_config *out, const char *line, struct spw_error *err);
     const char *names_key; /* a refusal begins with it and the line's first word; or NULL */
-    struct spw_model_config config;     /* of the latest line */
-    json_t *facts;                      /* of it; NULL: it was refused */
-    char says[CONFIG_CASES_SAYS][1024]; /* what stands below it */
-    size_t n_says;
-    json_t *names; /* what "name = text" has said so far */
+    json_t *facts;         /* of the latest config */
 };
 
 /* What constants of the config are called in cases. */
 static inline bool constant(const char *name, json_int_t *out)
 {
-#define NAME(x)                                                                                    \
-    {                                                                                              \
-#x, SPW_##x                                                                                \
-    }
+#define NAME(x) #x, SPW_##x
     static const struct {
         const char *name;
         int value;
-    } names[] = {
-        NAME(NORM_LLAMA),
-        NAME(NORM_LATE),
-        NAME(NORM_MEAN),
-        NAME(ACT_SILU),
-        NAME(ACT_GELU_TANH),
-        NAME(ACT_RELU),
-        NAME(ACT_GELU_QUICK),
-        NAME(ACT_RELU_SQUARED),
-        NAME(ROPE_DEFAULT),
-        NAME(ROPE_LINEAR),
-        NAME(ROPE_DYNAMIC),
-        NAME(ROPE_LLAMA3),
-        NAME(ROPE_YARN),
-        NAME(ROPE_LONG),
-        NAME(ROPE_FACTORS),
-        NAME(ROPE_PROPORTIONAL),
-        NAME(MIXER_NONE),
-        NAME(MIXER_CONV),
-        NAME(MIXER_DELTA),
-        NAME(MIXER_SSD),
-        NAME(MIXER_SCAN),
-        NAME(MIXER_LRU),
-        NAME(DTYPE_AUTO),
-        NAME(DTYPE_F32),
-        NAME(DTYPE_BF16),
-        NAME(ROUTE_SOFTMAX),
-        NAME(ROUTE_SIGMOID),
-        NAME(ROPE_ROUNDS_ALL),
-        NAME(LAYER_FULL),
-        NAME(LAYER_STATE),
-        NAME(ATTENTION_GATE_APART),
-        NAME(ROPE_ROUNDS_ANGLES),
-        NAME(ROPE_ROUNDS_RESULT),
-    };
+    } names[] = {{NAME(NORM_LLAMA)},
+                 {NAME(NORM_LATE)},
+                 {NAME(NORM_MEAN)},
+                 {NAME(ACT_SILU)},
+                 {NAME(ACT_GELU_TANH)},
+                 {NAME(ACT_RELU)},
+                 {NAME(ACT_GELU_QUICK)},
+                 {NAME(ACT_RELU_SQUARED)},
+                 {NAME(ROPE_DEFAULT)},
+                 {NAME(ROPE_LINEAR)},
+                 {NAME(ROPE_DYNAMIC)},
+                 {NAME(ROPE_LLAMA3)},
+                 {NAME(ROPE_YARN)},
+                 {NAME(ROPE_LONG)},
+                 {NAME(ROPE_FACTORS)},
+                 {NAME(ROPE_PROPORTIONAL)},
+                 {NAME(MIXER_NONE)},
+                 {NAME(MIXER_CONV)},
+                 {NAME(MIXER_DELTA)},
+                 {NAME(MIXER_SSD)},
+                 {NAME(MIXER_SCAN)},
+                 {NAME(MIXER_LRU)},
+                 {NAME(DTYPE_AUTO)},
+                 {NAME(DTYPE_F32)},
+                 {NAME(DTYPE_BF16)},
+                 {NAME(ROUTE_SOFTMAX)},
+                 {NAME(ROUTE_SIGMOID)},
+                 {NAME(ROPE_ROUNDS_ALL)},
+                 {NAME(LAYER_FULL)},
+                 {NAME(LAYER_STATE)},
+                 {NAME(ATTENTION_GATE_APART)},
+                 {NAME(ROPE_ROUNDS_ANGLES)},
+                 {NAME(ROPE_ROUNDS_RESULT)}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) {
             *out = names[i].value;
@@ -291,15 +277,14 @@ static inline void check_facts(struct config_cases *c, char *line)
 {
     if (!strncmp(line, "rule ", 5) || !strncmp(line, "no rule ", 8)) {
         const bool lacks = *line == 'n';
-        CHECK_MSG(has_rule(c->facts, line + (lacks ? 8 : 5)) != lacks, "%s:%d: %s", c->file,
-                  c->number, line);
+        CHECK_CASE(&c->cases, has_rule(c->facts, line + (lacks ? 8 : 5)) != lacks, "%s", line);
         return;
     }
     for (char *says = line, *next; says && *says; says = next) {
         next = strchr(says, ',');
         if (next)
             *next++ = 0, next += *next == ' ';
-        CHECK_MSG(fact_is(c->facts, says), "%s:%d: %s", c->file, c->number, says);
+        CHECK_CASE(&c->cases, fact_is(c->facts, says), "%s", says);
     }
 }
 
@@ -314,142 +299,40 @@ static inline json_t *config_cases_json(const char **line)
     return j;
 }
 
-static inline void config_cases_forget(struct config_cases *c)
+static inline void config_cases_run(struct text_cases *cases, char *line)
 {
-    if (c->facts)
-        spw_config_free(&c->config);
-    json_decref(c->facts);
-    c->facts = NULL;
-}
-
-static inline void check_model(struct config_cases *c, char *line)
-{
+    struct config_cases *c = cases->context;
+    struct spw_model_config config;
     struct spw_error err = {0};
-    char *says = strstr(line, " => ");
+    char *says = strstr(line, " => "), all[1024], facts[TEXT_CASES_BYTES];
     if (says)
         *says = 0, says += 4;
-    config_cases_forget(c);
-    const int rc = c->read(&c->config, line, &err);
-    CHECK_MSG(rc == (says ? -EINVAL : 0), "%s:%d: %s: %d %s", c->file, c->number, line, rc,
-              err.text);
-    CHECK(!rc || !c->config.layer_kinds);
-    if (!rc)
-        c->facts = config_facts(&c->config);
+    const int rc = c->read(&config, line, &err);
+    CHECK_CASE(cases, rc == (says ? -EINVAL : 0), "%s: %d %s", line, rc, err.text);
     if (says) {
-        char all[1024];
         snprintf(all, sizeof all, "%s: %.*s.%s", c->names_key ? c->names_key : "",
                  (int)strcspn(line, " "), line, says);
         const bool right =
             c->names_key ? !strncmp(err.text, all, strlen(all)) : strstr(err.text, says) != NULL;
-        CHECK_MSG(right && !strchr(err.text, '\n'), "%s:%d: found '%s'", c->file, c->number,
-                  err.text);
+        CHECK_CASE(cases, right && !strchr(err.text, '\n'), "found '%s'", err.text);
     }
-    for (size_t i = 0; i < c->n_says && !rc; i++)
-        check_facts(c, c->says[i]);
-}
-
-/* Puts a name's text in the place of the name: "$name" anywhere, "name" where a line begins. */
-static inline void put_names(const json_t *names, const char *line, char out[4096])
-{
-    size_t n = 0;
-    for (const char *at = line; *at;) {
-        char word[32] = "";
-        int bytes = 0;
-        if (at == line || *at == '$')
-            sscanf(at + (*at == '$'), "%31[a-z0-9_A-Z]%n", word, &bytes);
-        const char *text = json_string_value(json_object_get(names, word));
-        if (text)
-            at += bytes + (*at == '$');
-        n += (size_t)snprintf(out + n, 4096 - n, "%.*s", text ? 4000 : 1, text ? text : at);
-        at += !text;
-    }
-}
-
-/* Every choice of <a|b>, in every such place; <1>: the text of the first one. */
-static inline void check_choices(struct config_cases *c, const char *line, const char *first)
-{
-    char text[4096];
-    const char *open = strchr(line, '<'), *close = open ? strchr(open, '>') : NULL;
-    if (!close) {
-        put_names(c->names, line, text);
-        check_model(c, text);
+    if (rc) {
+        CHECK(!config.layer_kinds);
         return;
     }
-    for (const char *at = open + 1, *end; at <= close; at = end + 1) {
-        char word[64];
-        end = at + strcspn(at, "|>");
-        snprintf(word, sizeof word, "%.*s", (int)(end - at), at);
-        const bool again = !strcmp(word, "1");
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(open - line), line, again ? first : word,
-                 close + 1);
-        check_choices(c, text, first ? first : word);
+    c->facts = config_facts(&config);
+    for (size_t i = 0; i < cases->n_says; i++) { /* a choice may need the line again */
+        snprintf(facts, sizeof facts, "%s", cases->says[i]);
+        check_facts(c, facts);
     }
+    json_decref(c->facts);
+    spw_config_free(&config);
 }
 
-/* Runs what stands in `model`, if anything does, with the facts below it. */
-static inline void check_block(struct config_cases *c, char *model)
+static inline void run_config_cases(struct config_cases *c, const char *path)
 {
-    if (*model)
-        check_choices(c, model, NULL);
-    *model = 0;
-    c->n_says = 0;
-}
-
-/* Keeps "name = text". */
-static inline bool is_name(json_t *names, const char *line)
-{
-    char name[32];
-    int n = 0;
-    if (sscanf(line, "%31s = %n", name, &n) != 1 || !n)
-        return false;
-    json_object_set_new(names, name, json_string(line + n));
-    return true;
-}
-
-/* A line, and the ones that it goes on in. */
-static inline bool next_line(struct config_cases *c, FILE *file, char line[4096])
-{
-    size_t n = 0;
-    while (fgets(line + n, (int)(4096 - n), file)) {
-        c->number++;
-        n += strcspn(line + n, "\n");
-        line[n] = 0;
-        if (!n || line[n - 1] != '\\')
-            return true;
-        n--;
-        for (int byte = ' '; byte == ' ';) /* the indent of what follows */
-            if ((byte = getc(file)) != ' ')
-                ungetc(byte, file);
-    }
-    return false;
-}
-
-/* Runs all cases of tests/unit/model/NAME.cases. */
-static inline void run_config_cases(struct config_cases *c)
-{
-    char path[128], line[4096], model[4096] = "";
-    int n_models = 0;
-    c->names = json_object();
-    snprintf(path, sizeof path, "tests/unit/model/%s.cases", c->file);
-    FILE *file = fopen(path, "r");
-    while (file && next_line(c, file, line)) {
-        if (*line == ' ') {
-            snprintf(c->says[c->n_says++ % CONFIG_CASES_SAYS], sizeof c->says[0], "%.1000s",
-                     line + 2);
-            continue;
-        }
-        check_block(c, model);
-        if (!*line || *line == '#' || *line == '[' || is_name(c->names, line))
-            continue;
-        snprintf(model, sizeof model, "%s", line);
-        n_models++;
-    }
-    check_block(c, model);
-    CHECK_MSG(n_models > 0, "%s", path);
-    if (file)
-        fclose(file);
-    config_cases_forget(c);
-    json_decref(c->names);
+    c->cases = (struct text_cases){.path = path, .run = config_cases_run, .context = c};
+    run_text_cases(&c->cases);
 }
 
 #endif

@@ -204,10 +204,10 @@ static void test_infinity(void)
 
 int main(void)
 {
-    static struct config_cases cases = {.file = "config", .read = parse_case};
+    static struct config_cases cases = {.read = parse_case};
     json_set_alloc_funcs(json_alloc, json_free);
     test_failed_allocations();
-    run_config_cases(&cases);
+    run_config_cases(&cases, "tests/unit/model/config.cases");
     test_bad_json();
     test_infinity();
     test_folders();

@@ -316,9 +316,8 @@ static void test_ends(void)
 
 int main(void)
 {
-    static struct config_cases cases = {
-        .file = "gguf_config", .read = read_case, .names_key = "f.gguf"};
-    run_config_cases(&cases);
+    static struct config_cases cases = {.read = read_case, .names_key = "f.gguf"};
+    run_config_cases(&cases, "tests/unit/model/gguf_config.cases");
     test_all_keys();
     test_ends();
     CHECK(!spw_gguf_architecture_find("rwkv6", false, false));
