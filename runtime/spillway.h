@@ -352,6 +352,27 @@ struct spw_sampling {
     uint64_t seed, stream; /* the n-th draw of a seed and a stream is always the same draw */
 };
 
+/* When a beam search ends. */
+enum spw_early_stopping {
+    SPW_BEAMS_STOP_LATE,  /* when the best beam, at its length now, is worse than n_beams answers */
+    SPW_BEAMS_STOP_EARLY, /* as soon as there are n_beams answers */
+    SPW_BEAMS_NEVER_EARLY, /* as the first; the length is max_new_tokens if length_penalty is above
+                              0 */
+};
+
+/* A beam search: of all answers, those whose sums of log-probabilities, divided by their lengths to
+ * the power of length_penalty, are the largest that n_beams find (transformers 5.24; with groups
+ * that differ from each other as transformers 4.55.4). No result depends on budgets or on other
+ * requests. */
+struct spw_beam_search {
+    uint32_t n_beams;  /* 0: none; at most options.sessions, and 256 */
+    uint32_t n_groups; /* divides n_beams; 0: 1 */
+    /* With groups, above 0: what a token loses for each beam of an earlier group with this token */
+    float diversity_penalty;
+    float length_penalty; /* 1: the mean of the log-probabilities; 0: their sum */
+    enum spw_early_stopping early_stopping;
+};
+
 struct spw_request {
     const int32_t *prompt;
     size_t n_prompt, max_new_tokens;
@@ -361,6 +382,10 @@ struct spw_request {
      * computed once for all that start together. Samples have no session of the caller's and no
      * given tokens, and only the first one has prompt_logprobs. */
     uint32_t n_samples;
+    /* The request gets n_beams answers: each is a request of its own, as samples are, the best
+     * answer first. All their events come when the search has ended; they have no TOKEN events, and
+     * no logits_hash. */
+    struct spw_beam_search beams;
     /* Tokens that an earlier batch, which was ended early, has generated for this request: this
      * batch continues after them. max_new_tokens counts them, and the result has them. The earlier
      * batch has reported the first n_text_given bytes of the text; this batch reports the rest.
@@ -425,6 +450,7 @@ struct spw_result {
     struct spw_token_logprob
         *prompt_top_logprobs; /* [n_prompt][n_top_logprobs]; the first row: 0 */
     uint32_t n_top_logprobs;  /* as asked, or the vocabulary if that is smaller */
+    double score;             /* of a beam search; else 0 */
     size_t n_reused;          /* tokens of the prompt that were not computed */
     size_t n_from_store;      /* of these, from the prefix cache; the session held the others */
     size_t n_recomputed;      /* tokens of the prompt that the session held but computed again:
@@ -482,7 +508,8 @@ void spw_batch_close(struct spw_batch *b);
 int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
                      struct spw_error *err);
 /* Ends a request with the tokens that it has. Events that were not read stay, and its END follows
- * them. -ENOENT: there is no such request, or it has ended. */
+ * them. With a beam of a search the whole search ends. -ENOENT: there is no such request, or it
+ * has ended. */
 int spw_batch_cancel(struct spw_batch *b, uint64_t id);
 /* Publishes what a running request holds now in the prefix cache, as spw_session_publish does: for
  * a caller that is about to end the batch. -ENOENT: no such request runs. */

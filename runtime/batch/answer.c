@@ -388,6 +388,15 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
     return append(a, token);
 }
 
+int spw_answer_replace(struct spw_answer *a, const int32_t *tokens, size_t n)
+{
+    int rc = 0;
+    a->n_tokens = a->request.n_prompt;
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = append(a, tokens[i]);
+    return rc;
+}
+
 int spw_answer_end(struct spw_answer *a)
 {
     const bool open = a->request.continues && a->result.finish == SPW_FINISH_LENGTH;

@@ -53,6 +53,8 @@ void spw_answer_allow(struct spw_answer *a);
 /* The next token, picked from logits [vocab]; NULL: nothing was computed. -ENOMEM: no memory for
  * its text; -EDOM: its log-probability is not a number. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
+/* The answer consists of these tokens alone; nothing was computed for it. -ENOMEM. */
+int spw_answer_replace(struct spw_answer *a, const int32_t *tokens, size_t n);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even
  * now: result.finish says so then. Not if a later batch continues the answer. */
 int spw_answer_end(struct spw_answer *a);

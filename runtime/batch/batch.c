@@ -31,6 +31,7 @@
  * nobody has read yet when another plan takes their memory. */
 #include "base/grow.h"
 #include "runtime/batch/batch_parts.h"
+#include "runtime/rules/beams.h"
 
 #include <poll.h>
 #include <string.h>
@@ -110,13 +111,14 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .draft_spans = spw_alloc_zero(n, sizeof *b->draft_spans),
                             .deciding = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .members = spw_alloc_zero(n, sizeof *b->members),
+                            .sessions = spw_alloc_zero(2 * (size_t)n, sizeof(struct spw_session *)),
                             .prompts = spw_alloc_zero(n, sizeof *b->prompts),
                             .ended_prompts = spw_alloc_zero(n, sizeof *b->prompts)};
     int rc = b->wake_fd < 0 ? spw_fail(err, -errno, "a batch's eventfd: %s", strerror(errno)) : 0;
     if (!rc)
         rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
     if (!rc && (!b->ended || !b->running || !b->stepping || !b->spans || !b->draft_spans ||
-                !b->deciding || !b->members || !b->prompts || !b->ended_prompts))
+                !b->deciding || !b->members || !b->sessions || !b->prompts || !b->ended_prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -136,6 +138,8 @@ static void free_entry(struct spw_batch_entry *x)
     if (x->session != x->answer.request.session)
         spw_session_close(x->session);
     spw_answer_close(&x->answer);
+    if (x->id == x->group.first)
+        spw_beams_close(x->group.beams);
     spw_draft_text_close(&x->drafts.text);
     spw_batch_end_drafts(x);
     spw_free(x->kept_logits);
@@ -164,6 +168,7 @@ void spw_batch_close(struct spw_batch *b)
     spw_free(b->draft_spans);
     spw_free(b->deciding);
     spw_free(b->members);
+    spw_free(b->sessions);
     spw_free(b->prompts);
     spw_free(b->ended_prompts);
     spw_free(b);
@@ -277,6 +282,7 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
         return spw_fail(err, -EINVAL, "request %llu: n_top_logprobs: found %u, expected at most %s",
                         i, r->n_top_logprobs, r->logprobs ? "20" : "0 without logprobs");
     SPW_TRY(spw_sampling_check(&r->sampling, err));
+    SPW_TRY(spw_batch_check_beams(b, r, err));
     return check_biases(b, &r->sampling, err);
 }
 
@@ -327,10 +333,13 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
     SPW_TRY(check_request(b, request, err));
     const uint64_t before = b->n_submitted;
     struct spw_request r = *request;
-    const struct spw_group g = {.decide = b->engine->dry ? spw_group_any : spw_group_sample,
-                                .first = before + 1,
-                                .n = spw_max_u32(request->n_samples, 1)};
-    int rc = 0;
+    struct spw_group g = {
+        .decide = b->engine->dry ? spw_group_any : spw_group_sample,
+        .first = before + 1,
+        .n = spw_max_u32(spw_max_u32(request->n_samples, request->beams.n_beams), 1)};
+    int rc = spw_batch_open_beams(b, request, &g);
+    if (rc)
+        return spw_fail(err, rc, "no memory for the answers of a beam search");
     if (request->grammar && !b->vocabulary)
         rc = spw_vocabulary_open(&b->vocabulary, b->tokenizer, spw_engine_config(b->engine)->vocab);
     if (rc)
@@ -340,6 +349,8 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
         r.sampling.stream++;
         r.prompt_logprobs = false;
     }
+    if (rc && b->n_submitted == before)
+        spw_beams_close(g.beams); /* nobody owns them yet */
     for (; rc && b->n_submitted > before; b->n_submitted--) {
         free_entry(spw_batch_find(b, b->n_submitted));
         b->entries[b->n_submitted - b->first_id] = NULL;
@@ -459,13 +470,22 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
     spw_batch_note_events(b, x);
 }
 
+static void cancel(struct spw_batch *b, struct spw_batch_entry *x)
+{
+    b->n_own_waiting -= spw_batch_waits(x) && x->answer.request.session;
+    spw_batch_end(b, x, SPW_FINISH_CANCELED);
+}
+
 int spw_batch_cancel(struct spw_batch *b, uint64_t id)
 {
     struct spw_batch_entry *x = spw_batch_find(b, id);
     if (!x || x->answer.result.finish != SPW_FINISH_NONE)
         return -ENOENT;
-    b->n_own_waiting -= spw_batch_waits(x) && x->answer.request.session;
-    spw_batch_end(b, x, SPW_FINISH_CANCELED);
+    const struct spw_group g = x->group;
+    for (uint64_t its = g.first; g.beams && its < g.first + g.n; its++)
+        cancel(b, spw_batch_find(b, its));
+    if (!g.beams)
+        cancel(b, x);
     return 0;
 }
 

@@ -82,7 +82,7 @@ static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x
     const struct spw_session *s = x->session;
     const struct spw_plan_info *p = &b->engine->plan.info;
     const bool has_room = !b->engine->plan.n_states || p->n_checkpoints > p->sessions;
-    return s->cached && !spw_batch_needs_prompt(x) && has_room &&
+    return s->cached && !x->group.beams && !spw_batch_needs_prompt(x) && has_room &&
            (!b->mtp || spw_session_can_draft(s, x->answer.n_tokens)) &&
            s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens && !x->drafts.has_failed;
 }

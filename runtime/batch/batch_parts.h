@@ -30,18 +30,29 @@ struct spw_group_member {
     int32_t token;   /* follows them; or -errno: the member fails */
 };
 
+struct spw_beams;
+
 struct spw_group {
     /* Fills in the decision of each of n members. Those without a session have the tokens of a
      * member that has one. */
-    void (*decide)(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
+    void (*decide)(const struct spw_group *g, struct spw_sampler *s,
+                   struct spw_group_member *members, uint32_t n);
     uint64_t first; /* its requests: n numbers from `first` on */
     uint32_t n;
+    /* Of a beam search: its requests start, step and end together. Owned by the entry of the first
+     * request. NULL: each request goes its own way. */
+    struct spw_beams *beams;
 };
 
 /* Any token follows: where nothing is computed (struct spw_engine.dry). */
-void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
+void spw_group_any(const struct spw_group *g, struct spw_sampler *s,
+                   struct spw_group_member *members, uint32_t n);
 /* Each member picks its next token, with draws of its own. */
-void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
+void spw_group_sample(const struct spw_group *g, struct spw_sampler *s,
+                      struct spw_group_member *members, uint32_t n);
+/* The next step of a beam search. */
+void spw_group_search(const struct spw_group *g, struct spw_sampler *s,
+                      struct spw_group_member *members, uint32_t n);
 
 /* Drafts of a request: batch_draft.c. */
 struct spw_batch_drafts {
@@ -119,6 +130,7 @@ struct spw_batch {
     struct spw_span *draft_spans;      /* owned, [max_running]: of the MTP layer */
     struct spw_batch_entry **deciding; /* owned, [max_running]: of a group that decides; */
     struct spw_group_member *members;  /* owned, [max_running]: the same */
+    struct spw_session **sessions;     /* owned, [2 * max_running]: scratch of the same */
     struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
     struct spw_prompt *ended_prompts;  /* owned, [max_running]: of `ended`, by place */
     uint32_t max_running;
@@ -180,7 +192,8 @@ static inline uint64_t spw_batch_first_tokens(const struct spw_request *r)
 /* The request's next step computes its prompt. */
 static inline bool spw_batch_needs_prompt(const struct spw_batch_entry *x)
 {
-    return x->answer.result.n_tokens == x->answer.request.n_given;
+    const struct spw_answer *a = &x->answer;
+    return a->n_tokens == a->request.n_prompt + a->request.n_given;
 }
 
 /* The request of the same group whose session computes the prompt of both. NULL: there is none; the
@@ -227,6 +240,16 @@ void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
 /* Computes the first n spans of the batch. prefill: they have prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);
+
+/* batch_beams.c. -EINVAL, if the request has a beam search that cannot be. */
+int spw_batch_check_beams(const struct spw_batch *b, const struct spw_request *r,
+                          struct spw_error *err);
+/* Sets the decision of the group, if the request has a beam search. -ENOMEM. */
+int spw_batch_open_beams(const struct spw_batch *b, const struct spw_request *r,
+                         struct spw_group *g);
+/* Carries out what was decided of the n beams that decide; their sessions are those of their
+ * parents. */
+void spw_batch_advance_beams(struct spw_batch *b, const struct spw_group *g, uint32_t n);
 
 /* batch_draft.c. When the batch is opened. */
 void spw_batch_choose_drafts(struct spw_batch *b);

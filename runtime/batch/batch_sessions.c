@@ -8,8 +8,8 @@
  *                   - taken over from a request that has ended in the same place, or
  *                   - forked from the donor, a running request whose prompt begins alike; before
  *                     that the donor computes what both share, or
- *                   - forked from its parent, an earlier sample of the same group, after the
- *                     parent's first step (batch_step.c), or
+ *                   - forked from its parent, an earlier sample or beam of the same group, after
+ *                     the parent's first step (batch_step.c), or
  *                   - new.
  *                 A request loses its session again if room is needed (spw_batch_make_room).
  *   ended         the session stays open until the next step: it may be taken over, else it is
@@ -152,23 +152,47 @@ static bool fit_together(struct spw_batch *b)
     return r.n_free >= 0 && spw_share_fits(&b->engine->plan, r.tiles);
 }
 
-/* Whether there is room for a request in this free place, maybe if it takes over no session. One
- * that was refused is asked again when another one has left: the steps up to then have fetched
- * ahead what the next one needs. */
+/* Requests that start together: one, or the beams of a search. */
+static uint32_t n_together(const struct spw_batch_entry *x)
+{
+    return x->group.beams ? x->group.n : 1;
+}
+
+/* Puts x, and those that start with it, into the next free places, or takes them out again. False:
+ * there are too few. */
+static bool put_together(struct spw_batch *b, const struct spw_batch_entry *x, bool out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->max_running && n < n_together(x); i++) {
+        struct spw_batch_entry *y = spw_batch_find(b, x->id + n);
+        if (b->running[i] != (out ? y : NULL))
+            continue;
+        b->running[i] = out ? NULL : y;
+        n++;
+    }
+    if (n < n_together(x) && !out)
+        put_together(b, x, true);
+    return n == n_together(x);
+}
+
+/* Whether there is room for a request in this free place, which is the first one, maybe if it takes
+ * over no session. One that was refused is asked again when another one has left: the steps up to
+ * then have fetched ahead what the next one needs. */
 static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     if (b->refused == x->id && b->refused_at == b->engine->sharing.n_departures)
         return false;
     struct spw_ended_session *ended = ended_at(b, place);
     const uint64_t n_prompt = ended ? ended->n_prompt : 0;
-    b->running[place] = x;
+    if (!put_together(b, x, false))
+        return false;
     bool has = fit_together(b);
     if (!has && n_prompt) {
         ended->n_prompt = 0;
         has = fit_together(b);
         ended->n_prompt = has ? 0 : n_prompt;
     }
-    b->running[place] = NULL;
+    put_together(b, x, true);
     b->refused = has ? 0 : x->id;
     b->refused_at = b->engine->sharing.n_departures;
     return has;
@@ -187,6 +211,16 @@ static bool starts_now(struct spw_batch *b, struct spw_batch_entry *x, uint32_t 
     return has_room(b, x, place) || !others_end;
 }
 
+static void start_together(struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    uint32_t place = 0;
+    for (uint32_t k = 0; k < n_together(x); k++) {
+        while (b->running[place])
+            place++;
+        start(b, spw_batch_find(b, x->id + k), place);
+    }
+}
+
 /* Where one request has to wait, only those that bring their session pass it. */
 static void start_waiting(struct spw_batch *b)
 {
@@ -202,7 +236,7 @@ static void start_waiting(struct spw_batch *b)
         if (!spw_batch_waits(x))
             continue;
         if (x->answer.request.session || (!others_wait && starts_now(b, x, place)))
-            start(b, x, place);
+            start_together(b, x);
         else
             others_wait = true;
     }

@@ -53,16 +53,6 @@ static void note_reuse(struct spw_batch_entry *x)
     x->answer.result.n_recomputed = x->session->recomputed;
 }
 
-/* Gives the request a session that goes on as the parent's does. */
-static int become_child(struct spw_batch_entry *x, const struct spw_batch_entry *parent,
-                        uint64_t n_stay)
-{
-    SPW_TRY(spw_session_fork_for(&x->session, parent->session, n_stay,
-                                 spw_batch_most_tokens(&x->answer.request), &x->why));
-    note_reuse(x);
-    return 0;
-}
-
 /* The request's next token, picked from a row of logits of its session. */
 static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 {
@@ -121,22 +111,74 @@ static uint32_t gather(struct spw_batch *b, const struct spw_group *g)
     return n;
 }
 
-/* The group decides how its requests go on, by one row of each. */
+/* The member that goes on in the session of member p: p itself, or its first child. n: none. */
+static uint32_t heir_of(const struct spw_group_member *members, uint32_t n, uint32_t p)
+{
+    uint32_t i = 0;
+    if (members[p].parent == p)
+        return p;
+    while (i < n && members[i].parent != p)
+        i++;
+    return i;
+}
+
+/* Gives member i, which is no heir, a session that goes on as `from` does: *spare, where a member
+ * has left one, or a new one. */
+static int copy_session(struct spw_batch *b, uint32_t i, struct spw_session *from,
+                        struct spw_session **spare)
+{
+    struct spw_batch_entry *x = b->deciding[i];
+    struct spw_session *s = *spare;
+    *spare = NULL;
+    x->session = s;
+    if (s)
+        return spw_session_become(s, from);
+    SPW_TRY(spw_session_fork_for(&x->session, from, b->members[i].n_stay,
+                                 spw_batch_most_tokens(&x->answer.request), &x->why));
+    note_reuse(x);
+    return 0;
+}
+
+/* Gives each member a session that goes on as that of its parent. */
+static void move_sessions(struct spw_batch *b, uint32_t n)
+{
+    struct spw_session **before = b->sessions, **spares = before + b->max_running;
+    uint32_t n_spare = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        before[i] = b->deciding[i]->session;
+        if (before[i] && heir_of(b->members, n, i) == n)
+            spares[n_spare++] = before[i];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_group_member *m = &b->members[i];
+        struct spw_session *from = before[m->parent], *none = NULL;
+        if (m->token < 0 || m->parent == i)
+            continue;
+        if (heir_of(b->members, n, m->parent) == i) {
+            b->deciding[i]->session = from;
+            continue;
+        }
+        int rc = copy_session(b, i, from, n_spare ? &spares[--n_spare] : &none);
+        m->token = rc ? rc : m->token;
+    }
+}
+
+/* The group decides how its requests go on, by one row of each. The beams of a search wait for each
+ * other. */
 static void decide(struct spw_batch *b, const struct spw_group *g)
 {
     const uint32_t n = gather(b, g);
-    g->decide(b->sampler, b->members, n);
-    for (uint32_t i = 0; i < n; i++) {
-        struct spw_group_member *m = &b->members[i];
-        if (m->token >= 0 && m->parent != i) {
-            int rc = become_child(b->deciding[i], b->deciding[m->parent], m->n_stay);
-            m->token = rc ? rc : m->token;
-        }
-        if (b->deciding[i]->answer.grammar_rc)
-            m->token = b->deciding[i]->answer.grammar_rc;
-    }
+    if (g->beams && n < g->n)
+        return;
+    g->decide(g, b->sampler, b->members, n);
+    move_sessions(b, n);
     for (uint32_t i = 0; i < n; i++)
+        if (b->deciding[i]->answer.grammar_rc)
+            b->members[i].token = b->deciding[i]->answer.grammar_rc;
+    for (uint32_t i = 0; i < n && !g->beams; i++)
         advance(b, b->deciding[i], b->members[i].token);
+    if (g->beams)
+        spw_batch_advance_beams(b, g, n);
 }
 
 /* ---- how the requests of a group go on ---- */
@@ -152,8 +194,10 @@ static uint32_t parent_of(const struct spw_group_member *members, uint32_t i)
     return p;
 }
 
-void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, uint32_t n)
+void spw_group_sample(const struct spw_group *g, struct spw_sampler *s,
+                      struct spw_group_member *members, uint32_t n)
 {
+    (void)g;
     for (uint32_t i = 0; i < n; i++) {
         struct spw_group_member *m = &members[i];
         const struct spw_answer *a = m->answer;
@@ -164,9 +208,10 @@ void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, u
     }
 }
 
-void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint32_t n)
+void spw_group_any(const struct spw_group *g, struct spw_sampler *s,
+                   struct spw_group_member *members, uint32_t n)
 {
-    (void)s;
+    (void)g, (void)s;
     for (uint32_t i = 0; i < n; i++) {
         members[i].parent = i;
         members[i].n_stay = members[i].answer->n_tokens;
@@ -261,7 +306,8 @@ static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
         bool first = spw_batch_needs_prompt(x);
         size_t n_tokens = first ? spw_batch_first_tokens(&a->request) : a->n_tokens;
         /* with the MTP layer the next pass is one of its own */
-        x->session->is_last_step = b->mtp || a->result.n_tokens + 1 >= a->request.max_new_tokens;
+        x->session->is_last_step =
+            b->mtp || a->n_tokens + 1 >= a->request.n_prompt + a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,

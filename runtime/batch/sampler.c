@@ -33,6 +33,7 @@
  */
 #include "runtime/batch/logits_row.h"
 #include "base/philox.h"
+#include "runtime/batch/beam_row.h"
 #include "runtime/sampler.h"
 
 #include <float.h>
@@ -403,6 +404,17 @@ static int32_t draw_from_row(const struct spw_sampler *s, double total, double a
 
 /* ---- all of it ---- */
 
+static void apply_changes(struct spw_sampler *s, const struct spw_sampling *p,
+                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
+{
+    apply_allowed(s, p->allowed);
+    apply_biases(s, p);
+    if (has_repetition(p))
+        apply_repetition(s, p->repetition_penalty, tokens, n_tokens);
+    if (has_counts(p))
+        apply_counts(s, p, tokens + n_prompt, n_tokens - n_prompt);
+}
+
 static int32_t sample(struct spw_sampler *s, const struct spw_sampling *p, float top, double at)
 {
     const double temperature = (double)p->temperature;
@@ -440,17 +452,38 @@ int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, co
         spw_row_fill(s->logits, logits, s->vocab);
         row = s->logits;
     }
-    apply_allowed(s, p->allowed);
-    apply_biases(s, p);
-    if (has_repetition(p))
-        apply_repetition(s, p->repetition_penalty, tokens, n_tokens);
-    if (has_counts(p))
-        apply_counts(s, p, tokens + n_prompt, n_tokens - n_prompt);
-    if (changes_logits(p))
+    if (changes_logits(p)) {
+        apply_changes(s, p, tokens, n_prompt, n_tokens);
         top = spw_row_top(row, s->vocab);
+    }
     if (top == -INFINITY)
         return 0;
     if (p->temperature == 0)
         return (int32_t)spw_row_find(row, 0, s->vocab, top); /* the lowest id of the largest */
     return sample(s, p, top, spw_philox_uniform(p->seed, p->stream, n_tokens));
+}
+
+/* Lowers the tokens that are in `chosen` [n], times how often they are there. */
+static void apply_diversity(struct spw_sampler *s, float penalty, const int32_t *chosen, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        s->counts[chosen[i]]++;
+    for (uint32_t i = 0; i < n; i++) {
+        s->logits[chosen[i]] -= penalty * (float)s->counts[chosen[i]];
+        s->counts[chosen[i]] = 0;
+    }
+}
+
+const float *spw_sampler_log_probs(struct spw_sampler *s, const struct spw_row_of_beam *b)
+{
+    const float top = spw_row_top(b->logits, s->vocab);
+    if (!isfinite(top))
+        return NULL;
+    spw_row_fill(s->logits, b->logits, s->vocab);
+    const double sum = log(spw_row_weights(s->weights, s->logits, s->n, top, 1));
+    for (uint32_t i = 0; i < s->vocab; i++)
+        s->logits[i] = (float)((double)s->logits[i] - (double)top - sum);
+    apply_diversity(s, b->diversity_penalty, b->chosen, b->n_chosen);
+    apply_changes(s, b->sampling, b->tokens, b->n_prompt, b->n_tokens);
+    return s->logits;
 }

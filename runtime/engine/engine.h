@@ -540,6 +540,9 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
                          struct spw_error *err);
 int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,
                          uint64_t most_tokens, struct spw_error *err);
+/* Makes the session a fork of `from`, with all its tokens, but without its logits; it may hold as
+ * many. On failure the caller closes it. */
+int spw_session_become(struct spw_session *s, const struct spw_session *from);
 /* Makes the session one of at most `most_tokens`, as if it had been forked at its first n tokens.
  * It waits for no step, and its cache has its tokens. On failure the caller closes it. */
 int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_tokens);

@@ -95,6 +95,29 @@ int spw_session_cut(struct spw_session *s, const struct spw_residency *residency
     return rc;
 }
 
+/* An empty session gets the first n tokens of another one, with their tiles and states. */
+static int share_tokens(struct spw_session *s, const struct spw_session *from, uint64_t n)
+{
+    memcpy(s->residency, from->residency, sizeof s->residency);
+    int rc = spw_kv_seq_fork(s->seq.kv, from->seq.kv);
+    uint64_t kept = from->cached ? n : 0;
+    if (!rc && n < from->n_tokens)
+        rc = spw_session_cut(s, s->residency, &kept);
+    n = from->cached ? kept : n;
+    if (rc)
+        return rc;
+    memcpy(s->tokens, from->tokens, n * sizeof *s->tokens);
+    s->n_tokens = s->reused = n;
+    s->n_attached = spw_min_u64(from->n_attached, n);
+    s->rope_table = from->rope_table;
+    s->has_logits = from->has_logits && n == from->n_tokens;
+    s->cached = from->cached;
+    s->mixed = from->mixed;
+    if (s->logits && s->has_logits)
+        memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
+    return 0;
+}
+
 int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,
                          uint64_t most_tokens, struct spw_error *err)
 {
@@ -107,28 +130,23 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     uint64_t shared = once ? n / SPW_TILE_TOKENS : 0;
     SPW_TRY(open_session(out, from->engine, most_tokens,
                          spw_sub_u64(spw_waterline_tiles(most_tokens), shared), err));
-    struct spw_session *s = *out;
-    s->of_batch = from->of_batch;
-    memcpy(s->residency, from->residency, sizeof s->residency);
-    int rc = spw_kv_seq_fork(s->seq.kv, from->seq.kv);
-    uint64_t kept = from->cached ? n : 0;
-    if (!rc && n < from->n_tokens)
-        rc = spw_session_cut(s, s->residency, &kept);
-    n = from->cached ? kept : n;
+    (*out)->of_batch = from->of_batch;
+    const int rc = share_tokens(*out, from, n);
     if (rc) {
-        spw_session_close(s);
+        spw_session_close(*out);
         *out = NULL;
         return spw_fail(err, rc, "the device failed when a session was copied");
     }
-    memcpy(s->tokens, from->tokens, n * sizeof *s->tokens);
-    s->n_tokens = s->reused = n;
-    s->n_attached = spw_min_u64(from->n_attached, n);
-    s->rope_table = from->rope_table;
-    s->has_logits = from->has_logits && n == from->n_tokens;
-    s->cached = from->cached;
-    s->mixed = from->mixed;
-    if (s->logits)
-        memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
+    return 0;
+}
+
+int spw_session_become(struct spw_session *s, const struct spw_session *from)
+{
+    SPW_TRY(spw_prefetch_forget(s->engine->prefetch));
+    spw_session_empty(s);
+    s->engine->sharing.is_old = true;
+    SPW_TRY(share_tokens(s, from, from->n_tokens));
+    s->has_logits = false;
     return 0;
 }
 

@@ -36,6 +36,7 @@ struct run {
     uint64_t n_expected;                   /* the most new tokens of all inputs */
     int write_error;                       /* -errno of a failed write to stdout */
     bool npy_failed;                       /* a row of --dump-logits could not be written */
+    json_t *answers;                       /* owned: of a beam search, for the report */
     struct cli_limits limits;
     struct spw_grammar *grammar; /* owned; NULL: any text */
 };
@@ -99,6 +100,30 @@ static int on_token(struct run *r, int32_t token, const float *logits)
     return 0;
 }
 
+static int check_beams(const struct cli_options *o)
+{
+    static const char *const of_beams[] = {"num-beam-groups", "diversity-penalty", "length-penalty",
+                                           "early-stopping", "num-return-sequences"};
+    static const char *const others[] = {"prompts",     "save",        "resume",
+                                         "json-schema", "dump-logits", "logprobs",
+                                         "temperature", "stop",        "expert-trace"};
+    const bool has_beams = o->num_beams > 1;
+    for (size_t i = 0; !has_beams && i < sizeof of_beams / sizeof *of_beams; i++)
+        if (cli_given(o, of_beams[i]))
+            return cli_fail(CLI_REFUSED, "--%s needs --num-beams above 1", of_beams[i]);
+    for (size_t i = 0; has_beams && i < sizeof others / sizeof *others; i++)
+        if (cli_given(o, others[i]))
+            return cli_fail(CLI_REFUSED, "found both --num-beams and --%s, expected one of them",
+                            others[i]);
+    if (o->num_return_sequences > o->num_beams)
+        return cli_fail(CLI_REFUSED,
+                        "--num-return-sequences: found %llu, expected at most %llu, "
+                        "the number of beams",
+                        (unsigned long long)o->num_return_sequences,
+                        (unsigned long long)o->num_beams);
+    return 0;
+}
+
 static int check_options(const struct cli_options *o)
 {
     static const char *const only_alone[] = {"json-schema", "prompt",      "prompt-file",
@@ -119,15 +144,27 @@ static int check_options(const struct cli_options *o)
     if (o->json_schema && (o->save || o->resume))
         return cli_fail(CLI_REFUSED, "found both --json-schema and --%s, expected one of them",
                         o->save ? "save" : "resume");
-    int refused = cli_saved_check(o);
-    if (refused)
-        return refused;
+    int code = cli_saved_check(o);
+    if (code)
+        return code;
+    code = check_beams(o);
+    if (code)
+        return code;
     if (o->ids && o->stop.n > 0)
         return cli_fail(CLI_REFUSED, "found both --ids and --stop, expected one of them");
     return 0;
 }
 
 /* ---- a request ---- */
+
+static struct spw_beam_search cli_beams(const struct cli_options *o)
+{
+    return (struct spw_beam_search){.n_beams = o->num_beams > 1 ? (uint32_t)o->num_beams : 0,
+                                    .n_groups = (uint32_t)o->num_beam_groups,
+                                    .diversity_penalty = (float)o->diversity_penalty,
+                                    .length_penalty = (float)o->length_penalty,
+                                    .early_stopping = (enum spw_early_stopping)o->early_stopping};
+}
 
 static struct spw_request make_request(const struct run *r, const struct cli_input *in)
 {
@@ -146,15 +183,38 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .n_stop = r->o->stop.n,
         .grammar = r->grammar,
         .ignore_eos = r->o->ignore_eos,
+        .beams = cli_beams(r->o),
         .logprobs = cli_given(r->o, "logprobs"),
         .n_top_logprobs = (uint32_t)r->o->top_logprobs,
         .text = !r->ids,
     };
 }
 
+/* An answer of a beam search: they come one after the other, each with its text and its end. */
+static int on_answer(struct run *r, const struct spw_event *e)
+{
+    const struct spw_result *result = spw_batch_result(r->batch.batch, e->request);
+    const bool is_last = e->request == r->o->num_return_sequences;
+    if (e->request > r->o->num_return_sequences)
+        return 0;
+    if (e->kind == SPW_EVENT_TEXT)
+        return print(r, e->text, e->text_bytes);
+    for (size_t i = 0; r->ids && i < result->n_tokens; i++) {
+        char id[16];
+        int n = snprintf(id, sizeof id, "%s%d", i ? " " : "", (int)result->tokens[i]);
+        SPW_TRY(print(r, id, (size_t)n));
+    }
+    json_array_append_new(r->answers,
+                          json_pack("{s:f, s:o}", "score", result->score, "tokens",
+                                    cli_report_tokens(result->tokens, result->n_tokens)));
+    return is_last ? 0 : print(r, "\n\n", 2);
+}
+
 static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
 {
     struct run *r = context;
+    if (r->o->num_beams > 1 && !(e->kind == SPW_EVENT_END && e->text_bytes))
+        return on_answer(r, e);
     switch (e->kind) {
     case SPW_EVENT_TOKEN:
         return on_token(r, e->token, e->logits);
@@ -232,6 +292,8 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
         q.n_resumed = info->n_tokens;
         q.resumed_logits = info->has_logits;
     }
+    if (r->o->num_beams > 1) /* which beams go on, only the run knows */
+        return false;
     return (made || !most) && !spw_engine_predict(predicted, r->engine, &q, 1, NULL);
 }
 
@@ -250,6 +312,8 @@ static int write_report(const struct run *r)
     add_prefix(&report, r);
     CLI_ADD(&report, saved);
     cli_report_result(&report, r->inputs.items[0].n_tokens, &r->result);
+    if (r->answers)
+        cli_json_add(&report, "answers", json_incref(r->answers));
     int code = add_routing(&report, r);
     int written = cli_write_json(r->o->report, report);
     return code ? code : written;
@@ -298,12 +362,23 @@ static void say_trace(const struct run *r)
                  r->o->expert_trace);
 }
 
+/* As many contexts as the beams need, which share the prompt, but for its last tile. */
+static uint32_t count_full(const struct run *r, uint64_t context)
+{
+    enum { TILE = 128 };
+    const struct cli_input *in = &r->inputs.items[0];
+    const uint64_t own = in->max_new_tokens + 2 * TILE;
+    const uint64_t all = in->n_tokens + r->o->num_beams * own;
+    return (uint32_t)spw_min_u64(r->o->num_beams, spw_div_up(all, context));
+}
+
 static int open_engine(struct run *r)
 {
     const struct cli_options *o = r->o;
     struct spw_options options =
-        cli_engine_options(o, o->context ? o->context : r->inputs.longest, 1);
+        cli_engine_options(o, o->context ? o->context : r->inputs.longest, (uint32_t)o->num_beams);
     int code;
+    options.full_sessions = count_full(r, options.context);
     options.on_progress = cli_progress_callback();
     options.saves = o->save || o->resume;
     options.rolls_back = o->save; /* an interrupted run can be saved, too */
@@ -539,6 +614,7 @@ int cli_generate(const struct cli_options *given)
         cli_saved_close(&r.saved);
         return code;
     }
+    r.answers = o->num_beams > 1 ? json_array() : NULL;
     code = read_inputs(&r);
     cli_progress_start((enum cli_progress_mode)o->progress, NULL, isatty(STDOUT_FILENO) == 1);
     if (code == 0)
@@ -555,6 +631,7 @@ int cli_generate(const struct cli_options *given)
     cli_events_free(&r.events);
     cli_inputs_free(&r.inputs);
     spw_grammar_close(r.grammar);
+    json_decref(r.answers);
     cli_model_close(&r.model);
     cli_saved_close(&r.saved);
     return code;

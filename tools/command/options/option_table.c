@@ -22,11 +22,13 @@ static const struct cli_choice fallbacks[] = {
     {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
-static const struct cli_choice draft_kinds[] = {{"off", SPW_DRAFTS_OFF},
-                                                {"auto", SPW_DRAFTS_AUTO},
-                                                {"text", SPW_DRAFTS_TEXT},
-                                                {"mtp", SPW_DRAFTS_MTP},
-                                                {NULL, 0}};
+static const struct cli_choice draft_kinds[] = {
+    {"off", SPW_DRAFTS_OFF}, {"auto", SPW_DRAFTS_AUTO}, {"text", SPW_DRAFTS_TEXT},
+    {"mtp", SPW_DRAFTS_MTP},
+    static const struct cli_choice early_stops[] = {{"false", SPW_BEAMS_STOP_LATE},
+                                                    {"true", SPW_BEAMS_STOP_EARLY},
+                                                    {"never", SPW_BEAMS_NEVER_EARLY},
+                                                    {NULL, 0}};
 static const struct cli_choice switches[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
@@ -216,6 +218,28 @@ const struct cli_row cli_rows[] = {
      FIELD(seed)},
     {"seed", CLI_COUNT, CLI_BENCH, "Generation", "N",
      "the same seed gives the same random prompts (0)", FIELD(seed)},
+    {"num-beams", CLI_COUNT, CLI_GENERATE, "Generation", "N",
+     "search with N beams for the answer with the best score: its log-probability, divided by its "
+     "length to the power of --length-penalty. The answer is printed when it is complete; 1 means "
+     "off (1)",
+     FIELD(num_beams), RANGE(1, 256)},
+    {"num-beam-groups", CLI_COUNT, CLI_GENERATE, "Generation", "N",
+     "divide the beams into N groups whose tokens differ from each other (1)",
+     FIELD(num_beam_groups), RANGE(1, 256)},
+    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+     "with groups: subtract X from a token for each beam of an earlier group that has taken it "
+     "(0)",
+     FIELD(diversity_penalty), RANGE(0, 1e6)},
+    {"length-penalty", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
+     "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
+     RANGE(-100, 100)},
+    {"early-stopping", CLI_CHOICE, CLI_GENERATE, "Generation", NULL,
+     "with beams: 'true' ends the search when there are as many answers as beams, 'false' when no "
+     "better one is likely, 'never' when none is possible (false)",
+     FIELD(early_stopping), .choices = early_stops},
+    {"num-return-sequences", CLI_COUNT, CLI_GENERATE, "Generation", "N",
+     "with beams: print the N best answers, with an empty line between them (1)",
+     FIELD(num_return_sequences), RANGE(1, 256)},
     {"n", CLI_COUNT, PROMPTED, "Generation", "N",
      "with --prompts: N answers to each prompt, with different draws (1)", FIELD(n), RANGE(1, 128)},
     {"n", CLI_COUNT, CLI_BATCH, "Generation", "N",

@@ -89,7 +89,10 @@ struct cli_options {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     struct cli_biases logit_bias;
     uint64_t top_logprobs; /* of --logprobs, if that was given */
-    uint64_t n;            /* answers of each prompt */
+    uint64_t num_beams, num_beam_groups, num_return_sequences;
+    double diversity_penalty, length_penalty;
+    int early_stopping; /* enum spw_early_stopping */
+    uint64_t n;         /* answers of each prompt */
 
     /* machine and memory */
     struct cli_device device;

@@ -1,0 +1,148 @@
+/* Groups whose requests are the beams of a search (runtime/rules/beams.h).
+ *
+ * All requests of the group start together, and each step decides all of them. Their answers have
+ * the tokens of the beams until the search ends; then they have its answers, the best one first,
+ * and only then their events. */
+#include "runtime/batch/batch_parts.h"
+#include "runtime/batch/beam_row.h"
+#include "runtime/rules/beams.h"
+
+#include <string.h>
+
+int spw_batch_check_beams(const struct spw_batch *b, const struct spw_request *r,
+                          struct spw_error *err)
+{
+    const unsigned long long i = b->n_submitted + 1;
+    const struct spw_beam_search *s = &r->beams;
+    const uint32_t most = spw_min_u32(b->max_running, SPW_BEAMS_MOST);
+    if (!s->n_beams)
+        return 0;
+    if (s->n_beams > most)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: beams.n_beams: found %u, expected at most %u (the sessions "
+                        "of the engine, options.sessions; at most %d)",
+                        i, s->n_beams, most, SPW_BEAMS_MOST);
+    if (s->n_groups && s->n_beams % s->n_groups)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: beams.n_groups: found %u, expected a divisor of %u beams", i,
+                        s->n_groups, s->n_beams);
+    if (s->n_groups > 1 && !(s->diversity_penalty > 0))
+        return spw_fail(err, -EINVAL,
+                        "request %llu: beams.diversity_penalty: found %g, expected a number above "
+                        "0, because there are %u groups",
+                        i, (double)s->diversity_penalty, s->n_groups);
+    if (!(s->length_penalty >= -100 && s->length_penalty <= 100))
+        return spw_fail(err, -EINVAL,
+                        "request %llu: beams.length_penalty: found %g, expected a number from -100 "
+                        "to 100",
+                        i, (double)s->length_penalty);
+    if (!r->max_new_tokens || r->n_samples > 1 || r->session || r->n_given || r->grammar ||
+        r->n_stop || r->logprobs || r->prompt_logprobs || r->sampling.temperature != 0)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: a beam search has at least one new token, and no "
+                        "temperature, samples, session, tokens generated before, grammar, stop "
+                        "strings or log-probabilities",
+                        i);
+    return 0;
+}
+
+int spw_batch_open_beams(const struct spw_batch *b, const struct spw_request *r,
+                         struct spw_group *g)
+{
+    const struct spw_model_config *c = spw_engine_config(b->engine);
+    const struct spw_beam_search *s = &r->beams;
+    if (!s->n_beams || b->engine->dry)
+        return 0;
+    const struct spw_beam_options o = {.n_beams = s->n_beams,
+                                       .n_groups = spw_max_u32(s->n_groups, 1),
+                                       .diversity_penalty = s->diversity_penalty,
+                                       .length_penalty = s->length_penalty,
+                                       .stops_early = s->early_stopping == SPW_BEAMS_STOP_EARLY,
+                                       .never_early = s->early_stopping == SPW_BEAMS_NEVER_EARLY,
+                                       .vocab = c->vocab,
+                                       .most_tokens = r->max_new_tokens,
+                                       .eos = c->eos,
+                                       .n_eos = r->ignore_eos ? 0 : c->n_eos,
+                                       .pad = c->n_eos ? c->eos[0] : 0};
+    g->decide = spw_group_search;
+    return spw_beams_open(&g->beams, &o);
+}
+
+/* ---- the decision ---- */
+
+struct search_step {
+    struct spw_sampler *sampler;
+    const struct spw_group_member *members;
+};
+
+static const float *row_of_beam(void *context, uint32_t i, const int32_t *chosen, uint32_t n_chosen)
+{
+    const struct search_step *s = context;
+    const struct spw_answer *a = s->members[i].answer;
+    const float *logits = s->members[i].logits; /* before the first step one beam has all tokens */
+    const struct spw_row_of_beam b = {.sampling = &a->request.sampling,
+                                      .logits = logits ? logits : s->members[0].logits,
+                                      .tokens = a->tokens,
+                                      .n_prompt = a->request.n_prompt,
+                                      .n_tokens = a->n_tokens,
+                                      .chosen = chosen,
+                                      .n_chosen = n_chosen,
+                                      .diversity_penalty = a->request.beams.diversity_penalty};
+    return spw_sampler_log_probs(s->sampler, &b);
+}
+
+void spw_group_search(const struct spw_group *g, struct spw_sampler *s,
+                      struct spw_group_member *members, uint32_t n)
+{
+    struct spw_beam_move moves[SPW_BEAMS_MOST];
+    struct search_step step = {s, members};
+    const struct spw_beam_rows rows = {row_of_beam, &step};
+    const int rc = spw_beams_step(g->beams, &rows, moves);
+    for (uint32_t i = 0; i < n; i++) {
+        members[i].parent = rc < 0 ? i : moves[i].parent;
+        members[i].n_stay = members[i].answer->n_tokens;
+        members[i].token = rc < 0 ? rc : moves[i].token;
+    }
+}
+
+/* ---- how the beams go on ---- */
+
+static void end_search(struct spw_batch *b, const struct spw_group *g, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_batch_entry *x = b->deciding[i];
+        uint64_t n_tokens;
+        double score;
+        const int32_t *tokens = spw_beams_answer(g->beams, i, &n_tokens, &score);
+        const int rc = spw_answer_replace(&x->answer, tokens, n_tokens);
+        const enum spw_finish finish = spw_answer_finish(&x->answer);
+        x->answer.result.score = score;
+        spw_batch_note_events(b, x);
+        if (rc)
+            spw_batch_fail(b, x, rc);
+        else
+            spw_batch_end_well(b, x, finish == SPW_FINISH_NONE ? SPW_FINISH_LENGTH : finish);
+    }
+}
+
+void spw_batch_advance_beams(struct spw_batch *b, const struct spw_group *g, uint32_t n)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++)
+        rc = b->members[i].token < 0 ? b->members[i].token : rc;
+    if (!rc && spw_beams_has_ended(g->beams)) {
+        end_search(b, g, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_batch_entry *x = b->deciding[i];
+        struct spw_answer *a = &x->answer;
+        uint64_t n_made;
+        const int32_t *tokens = spw_beams_tokens(g->beams, i, &n_made);
+        x->n_failures = 0;
+        memcpy(a->tokens + a->request.n_prompt, tokens, n_made * sizeof *tokens);
+        a->n_tokens = a->request.n_prompt + n_made;
+        if (rc)
+            spw_batch_fail(b, x, rc);
+    }
+}

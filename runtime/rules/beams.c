@@ -1,0 +1,404 @@
+/* Beam search: see beams.h. Scores are f32, as in transformers; those of groups' answers are
+ * double, as there. */
+#include "runtime/rules/beams.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const float never = -1e9F; /* is added to what must not be chosen */
+
+/* An answer that a search of one group has found, or may find; or one of a group. */
+struct answer {
+    double score;
+    bool is_finished;
+    uint64_t n;
+    int32_t *tokens; /* [most_tokens], in `memory` */
+};
+
+/* What may follow: beam and token, with the sum of log-probabilities. */
+struct candidate {
+    float score;
+    uint32_t beam;
+    int32_t token;
+    bool ends;
+};
+
+struct spw_beams {
+    struct spw_beam_options o;
+    uint64_t n;                    /* steps so far */
+    float *scores;                 /* [n_beams], the sum of log-probabilities */
+    int32_t *runs, *next_runs;     /* [n_beams][most_tokens] */
+    struct answer *answers, *next; /* [n_beams], with tokens [most_tokens] each */
+    struct candidate *best;        /* [most_candidates] */
+    int32_t *chosen;               /* [n_beams]: by earlier groups of the step */
+    struct spw_beam_move *moves;   /* [n_beams], borrowed: of the step */
+    uint32_t *n_answers;           /* [n_groups]: how many a group has */
+    bool *is_done;                 /* [n_groups] */
+    bool has_ended;
+    bool is_open; /* of a search without groups: a better answer may come */
+};
+
+static uint32_t most_candidates(const struct spw_beam_options *o, uint32_t n_beams)
+{
+    return spw_max_u32(2, 1 + o->n_eos) * n_beams;
+}
+
+static bool make_answers(struct answer **out, const struct spw_beam_options *o)
+{
+    struct answer *a = *out = spw_alloc_zero(o->n_beams, sizeof *a);
+    bool all = a;
+    for (uint32_t i = 0; all && i < o->n_beams; i++) {
+        a[i].tokens = spw_alloc_zero(o->most_tokens, sizeof *a[i].tokens);
+        a[i].score = (double)never;
+        all = a[i].tokens;
+    }
+    return all;
+}
+
+static void free_answers(struct answer *a, uint32_t n)
+{
+    for (uint32_t i = 0; a && i < n; i++)
+        spw_free(a[i].tokens);
+    spw_free(a);
+}
+
+int spw_beams_open(struct spw_beams **out, const struct spw_beam_options *o)
+{
+    struct spw_beams *s = *out = spw_alloc_zero(1, sizeof *s);
+    const uint64_t n_run = o->n_beams * o->most_tokens;
+    if (!s)
+        return -ENOMEM;
+    s->o = *o;
+    s->is_open = true;
+    s->scores = spw_alloc_zero(o->n_beams, sizeof *s->scores);
+    s->runs = spw_alloc_zero(n_run, sizeof *s->runs);
+    s->next_runs = spw_alloc_zero(n_run, sizeof *s->next_runs);
+    s->best = spw_alloc_zero(most_candidates(o, o->n_beams), sizeof *s->best);
+    s->chosen = spw_alloc_zero(o->n_beams, sizeof *s->chosen);
+    s->n_answers = spw_alloc_zero(o->n_groups, sizeof *s->n_answers);
+    s->is_done = spw_alloc_zero(o->n_groups, sizeof *s->is_done);
+    const bool all = make_answers(&s->answers, o) && make_answers(&s->next, o);
+    if (!all || !s->scores || !s->runs || !s->next_runs || !s->best || !s->chosen ||
+        !s->n_answers || !s->is_done) {
+        spw_beams_close(s);
+        *out = NULL;
+        return -ENOMEM;
+    }
+    const uint32_t size = o->n_beams / o->n_groups;
+    for (uint32_t i = 0; i < o->n_beams; i++)
+        s->scores[i] = i % size ? never : 0;
+    return 0;
+}
+
+void spw_beams_close(struct spw_beams *s)
+{
+    if (!s)
+        return;
+    free_answers(s->answers, s->o.n_beams);
+    free_answers(s->next, s->o.n_beams);
+    spw_free(s->scores);
+    spw_free(s->runs);
+    spw_free(s->next_runs);
+    spw_free(s->best);
+    spw_free(s->chosen);
+    spw_free(s->n_answers);
+    spw_free(s->is_done);
+    spw_free(s);
+}
+
+/* ---- candidates ---- */
+
+static bool is_end(const struct spw_beams *s, int32_t token)
+{
+    for (uint32_t i = 0; i < s->o.n_eos; i++)
+        if (s->o.eos[i] == token)
+            return true;
+    return false;
+}
+
+/* Puts what follows beam i into the best `most` candidates, which are sorted: the best one first,
+ * of equals the lower beam, then the lower token. */
+static uint32_t add_row(struct spw_beams *s, uint32_t n, uint32_t most, uint32_t i,
+                        const float *row)
+{
+    for (uint32_t t = 0; t < s->o.vocab; t++) {
+        const float score = s->scores[i] + row[t];
+        if (n == most && !(score > s->best[n - 1].score))
+            continue;
+        uint32_t at = n < most ? n++ : n - 1;
+        for (; at && score > s->best[at - 1].score; at--)
+            s->best[at] = s->best[at - 1];
+        s->best[at] = (struct candidate){score, i, (int32_t)t, is_end(s, (int32_t)t)};
+    }
+    return n;
+}
+
+/* The best candidates of beams [first, first + size); *n: how many. -EDOM. */
+static int find_best(struct spw_beams *s, const struct spw_beam_rows *rows, uint32_t first,
+                     uint32_t size, uint32_t *n)
+{
+    *n = 0;
+    for (uint32_t i = first; i < first + size; i++) {
+        const float *row = rows->row(rows->context, i, s->chosen, first);
+        if (!row)
+            return -EDOM;
+        *n = add_row(s, *n, most_candidates(&s->o, size), i, row);
+    }
+    return 0;
+}
+
+static int32_t *run_of(int32_t *runs, const struct spw_beams *s, uint32_t i)
+{
+    return runs + i * s->o.most_tokens;
+}
+
+/* Beam `to` of the next step: a child of the candidate's beam. */
+static void move_beam(struct spw_beams *s, uint32_t to, const struct candidate *c, float score)
+{
+    int32_t *run = run_of(s->next_runs, s, to);
+    memcpy(run, run_of(s->runs, s, c->beam), s->n * sizeof *run);
+    run[s->n] = c->token;
+    s->moves[to] = (struct spw_beam_move){c->beam, c->token};
+    s->chosen[to] = c->token;
+    s->scores[to] = score;
+}
+
+static void swap_runs(struct spw_beams *s)
+{
+    int32_t *runs = s->runs;
+    s->runs = s->next_runs;
+    s->next_runs = runs;
+    s->n++;
+}
+
+/* ---- without groups ---- */
+
+static double length_factor(const struct spw_beams *s, uint64_t n)
+{
+    return pow((double)n, (double)s->o.length_penalty);
+}
+
+/* The length at which the best beam is compared with the answers. */
+static uint64_t hoped_length(const struct spw_beams *s, uint64_t n)
+{
+    return s->o.never_early && s->o.length_penalty > 0 ? s->o.most_tokens : n;
+}
+
+static bool all_finished(const struct spw_beams *s)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < s->o.n_beams; i++)
+        all &= s->answers[i].is_finished;
+    return all;
+}
+
+/* The candidates that do not end, the best ones first; then those that do, as far as they are
+ * needed: they have as good as no score. */
+static void choose_beams(struct spw_beams *s, uint32_t n_best)
+{
+    uint32_t n = 0;
+    for (int ends = 0; ends < 2; ends++)
+        for (uint32_t j = 0; j < n_best && n < s->o.n_beams; j++)
+            if (s->best[j].ends == (ends == 1))
+                move_beam(s, n++, &s->best[j], s->best[j].score + (ends ? never : 0));
+}
+
+static double score_of(const struct spw_beams *s, uint32_t j, bool full)
+{
+    const struct candidate *c = &s->best[j];
+    float score = c->score / (float)length_factor(s, s->n + 1);
+    score += full ? never : 0;
+    score += s->is_open ? 0 : never;
+    score += c->ends && j < s->o.n_beams ? 0 : never;
+    return (double)score;
+}
+
+/* Puts candidate j, or an old answer, at place `at` of the next answers. */
+static void keep_answer(struct spw_beams *s, uint32_t at, const struct answer *old,
+                        const struct candidate *c, double score, bool is_finished)
+{
+    struct answer *a = &s->next[at];
+    a->score = score;
+    a->is_finished = is_finished;
+    a->n = old ? old->n : s->n + 1;
+    memcpy(a->tokens, old ? old->tokens : run_of(s->runs, s, c->beam),
+           (old ? old->n : s->n) * sizeof *a->tokens);
+    if (!old)
+        a->tokens[s->n] = c->token;
+}
+
+/* The best of the answers and of the candidates; of equals the answers. */
+static void choose_answers(struct spw_beams *s, uint32_t n_best)
+{
+    const bool full = s->o.stops_early && all_finished(s);
+    uint32_t i = 0, j = 0;
+    for (uint32_t at = 0; at < s->o.n_beams; at++) {
+        uint32_t top = j;
+        bool any = false;
+        for (uint32_t k = 0; k < n_best; k++) /* those that were taken have the score NAN */
+            if (!isnan(s->best[k].score) &&
+                (!any || score_of(s, k, full) > score_of(s, top, full))) {
+                top = k;
+                any = true;
+            }
+        if (i < s->o.n_beams && (!any || s->answers[i].score >= score_of(s, top, full))) {
+            const struct answer *a = &s->answers[i++];
+            keep_answer(s, at, a, NULL, a->score, a->is_finished);
+            continue;
+        }
+        const struct candidate *c = &s->best[top];
+        keep_answer(s, at, NULL, c, score_of(s, top, full), c->ends && top < s->o.n_beams);
+        s->best[top].score = NAN;
+        j = top;
+    }
+    struct answer *answers = s->answers;
+    s->answers = s->next;
+    s->next = answers;
+}
+
+/* Whether the best beam may become better than one of the answers. */
+static bool may_improve(const struct spw_beams *s)
+{
+    const double best = (double)(s->scores[0] / (float)length_factor(s, hoped_length(s, s->n)));
+    double worst = INFINITY;
+    bool any = false;
+    for (uint32_t i = 0; i < s->o.n_beams; i++)
+        worst = fmin(worst, s->answers[i].score);
+    for (uint32_t i = 0; i < s->o.n_beams; i++)
+        any |= best > (s->answers[i].is_finished ? worst : (double)never);
+    return any;
+}
+
+static int step_alone(struct spw_beams *s, const struct spw_beam_rows *rows)
+{
+    uint32_t n = 0;
+    bool all_end = true;
+    SPW_TRY(find_best(s, rows, 0, s->o.n_beams, &n));
+    for (uint32_t j = 0; j < n; j++) {
+        s->best[j].ends |= s->n + 1 >= s->o.most_tokens;
+        all_end &= s->best[j].ends;
+    }
+    choose_beams(s, n);
+    choose_answers(s, n);
+    swap_runs(s);
+    s->is_open = s->is_open && may_improve(s);
+    return !s->is_open || (s->o.stops_early && all_finished(s)) || all_end;
+}
+
+/* ---- diverse groups ---- */
+
+/* Adds an answer of `n` tokens of a run to the group's, of which the best ones stay. */
+static void add_answer(struct spw_beams *s, uint32_t group, const int32_t *run, uint64_t n,
+                       double score)
+{
+    const uint32_t size = s->o.n_beams / s->o.n_groups;
+    struct answer *all = s->answers + group * size, *at = &all[s->n_answers[group]];
+    if (s->n_answers[group] == size) {
+        at = all;
+        for (uint32_t i = 1; i < size; i++)
+            at = all[i].score < at->score ? &all[i] : at;
+        if (!(score > at->score))
+            return;
+    } else {
+        s->n_answers[group]++;
+    }
+    at->score = score;
+    at->n = n;
+    at->is_finished = true;
+    memcpy(at->tokens, run, n * sizeof *run);
+}
+
+static bool group_is_done(const struct spw_beams *s, uint32_t group, double best)
+{
+    const uint32_t size = s->o.n_beams / s->o.n_groups;
+    double worst = INFINITY;
+    if (s->n_answers[group] < size)
+        return false;
+    for (uint32_t i = 0; i < size; i++)
+        worst = fmin(worst, s->answers[group * size + i].score);
+    return s->o.stops_early || worst >= best / length_factor(s, hoped_length(s, s->n + 1));
+}
+
+static int step_group(struct spw_beams *s, const struct spw_beam_rows *rows, uint32_t group)
+{
+    const uint32_t size = s->o.n_beams / s->o.n_groups, first = group * size;
+    uint32_t n = 0, n_beams = 0;
+    if (s->is_done[group]) {
+        for (uint32_t i = first; i < first + size; i++)
+            move_beam(s, i, &(struct candidate){.beam = first, .token = s->o.pad}, 0);
+        return 0;
+    }
+    SPW_TRY(find_best(s, rows, first, size, &n));
+    for (uint32_t j = 0; j < n && n_beams < size; j++) {
+        const struct candidate *c = &s->best[j];
+        if (!c->ends)
+            move_beam(s, first + n_beams++, c, c->score);
+        else if (j < size)
+            add_answer(s, group, run_of(s->runs, s, c->beam), s->n,
+                       (double)c->score / length_factor(s, s->n + 1));
+    }
+    s->is_done[group] = group_is_done(s, group, (double)s->best[0].score);
+    return 0;
+}
+
+static int compare_answers(const void *a, const void *b)
+{
+    const struct answer *x = a, *y = b;
+    return (x->score < y->score) - (x->score > y->score);
+}
+
+/* The beams of groups that have not ended are answers, too. */
+static void finish_groups(struct spw_beams *s)
+{
+    const uint32_t size = s->o.n_beams / s->o.n_groups;
+    for (uint32_t i = 0; i < s->o.n_beams; i++)
+        if (!s->is_done[i / size])
+            add_answer(s, i / size, run_of(s->runs, s, i), s->n,
+                       (double)s->scores[i] / length_factor(s, s->n));
+    qsort(s->answers, s->o.n_beams, sizeof *s->answers, compare_answers);
+    for (uint32_t i = 0; i < s->o.n_beams; i++)
+        if (s->answers[i].n < s->o.most_tokens && s->o.n_eos)
+            s->answers[i].tokens[s->answers[i].n++] = s->o.eos[0];
+}
+
+static int step_groups(struct spw_beams *s, const struct spw_beam_rows *rows)
+{
+    bool all = true;
+    for (uint32_t g = 0; g < s->o.n_groups; g++) {
+        SPW_TRY(step_group(s, rows, g));
+        all &= s->is_done[g];
+    }
+    swap_runs(s);
+    if (!all && s->n < s->o.most_tokens)
+        return 0;
+    finish_groups(s);
+    return 1;
+}
+
+int spw_beams_step(struct spw_beams *s, const struct spw_beam_rows *rows,
+                   struct spw_beam_move *moves)
+{
+    s->moves = moves;
+    const int rc = s->o.n_groups > 1 ? step_groups(s, rows) : step_alone(s, rows);
+    s->has_ended = rc == 1;
+    return rc < 0 ? rc : 0;
+}
+
+bool spw_beams_has_ended(const struct spw_beams *s)
+{
+    return s->has_ended;
+}
+
+const int32_t *spw_beams_tokens(const struct spw_beams *s, uint32_t i, uint64_t *n)
+{
+    *n = s->n;
+    return run_of(s->runs, s, i);
+}
+
+const int32_t *spw_beams_answer(const struct spw_beams *s, uint32_t k, uint64_t *n, double *score)
+{
+    *n = s->answers[k].n;
+    *score = s->answers[k].score;
+    return s->answers[k].tokens;
+}
