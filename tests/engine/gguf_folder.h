@@ -421,7 +421,7 @@ static inline void gguf_state_keys(const struct gguf_folder *f, struct spw_gguf_
     for (uint32_t i = 0; i < c->n_layers; i++) {
         heads[i] = spw_config_kv(c, i)->n_heads;
         recurrent[i] = c->layer_kinds[i] == SPW_LAYER_STATE;
-        usual &= recurrent[i] == ((i + 1) % interval != 0);
+        usual = usual && recurrent[i] == ((i + 1) % interval != 0);
     }
     if (m->kind == SPW_MIXER_CONV) {
         gguf_key(f, name, "attention.head_count_kv");

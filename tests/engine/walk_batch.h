@@ -1,18 +1,21 @@
 /* The operation of a walk that runs a batch: requests of the walk's sessions, and some that have
  * none, which come at any time, wait until there is room for them, and may begin alike. They may
- * have drafts, which are right, wrong, or right up to some token. Either
+ * have drafts, which are right, wrong, or right up to some token. One may be a beam search. Either
  * nothing disturbs the batch, and a twin counts the same bytes; or requests are canceled, steps are
  * interrupted and made again, prompts wait between their chunks, and budgets change. */
 #ifndef SPW_TESTS_ENGINE_WALK_BATCH_H
 #define SPW_TESTS_ENGINE_WALK_BATCH_H
 
 #include "runtime/batch/batch_parts.h"
+#include "runtime/batch/beam_row.h"
+#include "runtime/rules/beams.h"
 #include "tests/engine/walk.h"
 
 enum {
     N_NEW = 7,    /* tokens that a batch generates for a request */
     N_OTHERS = 5, /* most requests of a batch without a session of the walk */
-    N_ANSWERS = N_SESSIONS + N_OTHERS
+    N_BEAMS = 3,  /* most beams of a search, and its most tokens */
+    N_ANSWERS = N_SESSIONS + N_OTHERS + N_BEAMS
 };
 
 struct answer {
@@ -20,6 +23,7 @@ struct answer {
     size_t n_prompt, n;
     struct spw_session *own; /* of the walk, as `ids` are; NULL: the batch has one */
     float *logits;           /* [N_NEW][vocab] */
+    uint32_t n_beams;        /* of the first request of a search; else 0 */
     bool ended;
 };
 
@@ -27,6 +31,7 @@ struct batch {
     struct spw_batch *b, *twin; /* twin: NULL: nobody follows */
     struct answer answers[N_ANSWERS];
     uint32_t n, n_to_come; /* to_come: requests of nobody's */
+    struct spw_beam_search search;
     bool disturbed;
 };
 
@@ -146,6 +151,111 @@ static void submit(struct walk *w, struct batch *x, struct spw_session *own, int
     CHECK_MSG(!spw_batch_submit(x->twin, &q, &twin_id, &err), "%s: %s", w->what, err.text);
 }
 
+/* ---- beams ---- */
+
+/* The rows of logits are those of the oracle. */
+struct oracle_search {
+    struct walk *w;
+    const struct answer *a;
+    struct spw_beams *beams;
+    struct spw_sampler *sampler;
+    const struct spw_beam_search *search;
+};
+
+static const float *oracle_beam(void *context, uint32_t i, const int32_t *chosen, uint32_t n_chosen)
+{
+    const struct oracle_search *o = context;
+    uint64_t n;
+    const int32_t *tokens = spw_beams_tokens(o->beams, i, &n);
+    int32_t *ids = calloc(o->w->s->n_tokens, sizeof *ids);
+    const struct spw_sampling sampling = {0};
+    memcpy(ids, o->a->ids, o->a->n_prompt * sizeof *ids);
+    memcpy(ids + o->a->n_prompt, tokens, n * sizeof *ids);
+    n += o->a->n_prompt;
+    const struct spw_row_of_beam b = {.sampling = &sampling,
+                                      .logits = oracle_rows(o->w->s, ids, n, n) +
+                                                (n - 1) * o->w->s->vocab,
+                                      .tokens = ids,
+                                      .n_prompt = o->a->n_prompt,
+                                      .n_tokens = n,
+                                      .chosen = chosen,
+                                      .n_chosen = n_chosen,
+                                      .diversity_penalty = o->search->diversity_penalty};
+    const float *row = spw_sampler_log_probs(o->sampler, &b);
+    free(ids);
+    return row;
+}
+
+static struct spw_beams *search_oracle(struct walk *w, const struct batch *x,
+                                       const struct answer *a)
+{
+    struct spw_beam_move moves[N_BEAMS];
+    struct oracle_search o = {.w = w, .a = a, .search = &x->search};
+    const struct spw_beam_options options = {.n_beams = x->search.n_beams,
+                                             .n_groups = spw_max_u32(x->search.n_groups, 1),
+                                             .diversity_penalty = x->search.diversity_penalty,
+                                             .length_penalty = x->search.length_penalty,
+                                             .vocab = w->s->vocab,
+                                             .most_tokens = N_BEAMS};
+    const struct spw_beam_rows rows = {oracle_beam, &o};
+    CHECK(!spw_beams_open(&o.beams, &options) && !spw_sampler_open(&o.sampler, w->s->vocab, NULL));
+    while (!spw_beams_has_ended(o.beams))
+        CHECK(!spw_beams_step(o.beams, &rows, moves));
+    spw_sampler_close(o.sampler);
+    return o.beams;
+}
+
+/* The answers of the search whose first request has the number `id`, unless it was canceled. */
+static void check_search(struct walk *w, const struct batch *x, uint64_t id)
+{
+    struct spw_beams *beams = NULL;
+    if (spw_batch_result(x->b, id)->finish == SPW_FINISH_CANCELED)
+        return;
+    beams = search_oracle(w, x, &x->answers[id - 1]);
+    for (uint32_t k = 0; k < x->search.n_beams; k++) {
+        const struct spw_result *r = spw_batch_result(x->b, id + k);
+        uint64_t n;
+        double score;
+        const int32_t *tokens = spw_beams_answer(beams, k, &n, &score);
+        CHECK_MSG(r->n_tokens == n && !memcmp(r->tokens, tokens, n * sizeof *tokens) &&
+                      !memcmp(&r->score, &score, sizeof score),
+                  "%s: answer %u of %u beams: score %.9g, expected %.9g", w->what, k,
+                  x->search.n_beams, r->score, score);
+        tried[BEAMS].n++;
+    }
+    spw_beams_close(beams);
+}
+
+/* A search with beams, if there may be room for as many sessions as it has beams. */
+static void submit_search(struct walk *w, struct batch *x)
+{
+    struct spw_error err = {0};
+    struct answer *a = &x->answers[x->n];
+    uint64_t id;
+    const uint32_t n_beams = 2 + (uint32_t)draw_one(w, N_BEAMS - 1);
+    const uint64_t n_prompt = check_range(w->seed, 1, w->context - N_NEW);
+    const uint64_t room = n_prompt + n_beams * (uint64_t)(2 * SPW_TILE_TOKENS);
+    if (n_open(w) + n_beams > w->o.sessions || !has_room_for(w, room))
+        return;
+    *a = (struct answer){
+        .n_prompt = n_prompt, .ids = calloc(w->s->n_tokens, sizeof *a->ids), .n_beams = n_beams};
+    memcpy(a->ids, w->s->ids[draw_one(w, 2)], w->s->n_tokens * sizeof *a->ids);
+    x->search = (struct spw_beam_search){.n_beams = n_beams,
+                                         .n_groups = draw_one(w, 2) ? n_beams : 1,
+                                         .diversity_penalty = 0.7F,
+                                         .length_penalty = (float)draw_one(w, 3) / 2};
+    const struct spw_request q = {.prompt = a->ids,
+                                  .n_prompt = a->n_prompt,
+                                  .max_new_tokens = N_BEAMS,
+                                  .ignore_eos = true,
+                                  .beams = x->search};
+    CHECK_MSG(!spw_batch_submit(x->b, &q, &id, &err), "%s: %s", w->what, err.text);
+    CHECK(id == x->n + 1);
+    for (uint32_t k = 1; k < n_beams; k++)
+        x->answers[x->n + k] = (struct answer){0};
+    x->n += n_beams;
+}
+
 static void open_batch(struct walk *w, struct batch *x)
 {
     struct spw_error err = {0};
@@ -256,6 +366,8 @@ static void run_batch(struct walk *w)
             submit(w, &x, w->sessions[i], w->ids[i]);
     if (n_open(w) < w->o.sessions && has_room_for(w, w->context))
         x.n_to_come = 1 + (uint32_t)draw_one(w, N_OTHERS);
+    if (x.disturbed)
+        submit_search(w, &x);
     run_steps(w, &x);
     if (x.twin) {
         spw_batch_close(x.twin);
@@ -264,6 +376,9 @@ static void run_batch(struct walk *w)
     count_drafts(&x);
     part_twin(w); /* its answers were others */
     memset(w->checkpoint, 0, sizeof w->checkpoint);
+    for (uint32_t i = 0; i < x.n; i++)
+        if (x.answers[i].n_beams)
+            check_search(w, &x, i + 1);
     spw_batch_close(x.b);
     for (uint32_t i = 0; i < x.n; i++) {
         struct answer *a = &x.answers[i];

@@ -50,6 +50,7 @@ enum {
     BETWEEN_PASSES,
     DRAFTS,
     DRAFTS_STAYED,
+    BEAMS,
     N_TRIED
 };
 static struct {
@@ -98,7 +99,8 @@ static struct {
                     {"sessions kept for later requests", 0},
                     {"prompts between two passes", 0},
                     {"drafts", 0},
-                    {"drafts that stayed", 0}};
+                    {"drafts that stayed", 0},
+                    {"answers of beam searches", 0}};
 static uint64_t n_rows;
 
 static void count_plan(const struct spw_plan *p, const struct spw_stats *s)

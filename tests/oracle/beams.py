@@ -3,10 +3,10 @@
 
 usage: beams.py SPILLWAY [--groups]
 
-Every round makes a tiny model, a prompt and options of the search, and wants the same answers with scores within 1e-5
-(of the score, where that is above 1). --groups: diverse groups, which transformers has up to 4.55.4; without it a version from 5 on is wanted. Rounds in which two
-candidates were as good as equal are passed over, and counted: nobody defines their order. SPW_SEED repeats a run, SPW_ROUNDS
-sets its length. Exit 77 where a package is missing.
+Every round makes a tiny model, a prompt and options of the search, and wants the same answers, with scores within 1e-5 of
+the largest logit (or of 1). --groups: diverse groups, which transformers has up to 4.55.4; without it a version from 5 on is
+wanted. Rounds in which two answers were as good as equal are passed over, and counted: nobody defines their order. SPW_SEED
+repeats a run, SPW_ROUNDS sets its length. Exit 77 where a package is missing.
 """
 import json
 import os
@@ -23,7 +23,7 @@ except ImportError:
     print("skipped: torch or transformers is not installed")
     sys.exit(77)
 
-NEAR, SAME = 2e-6, 1e-5  # scores that differ less are as good as equal, and may come from the same sums
+NEAR, SAME = 2e-6, 1e-5  # of the largest logit: as good as equal; may come from the same sums
 FAMILIES = {"llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
             "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
             "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -67,14 +67,14 @@ def make_options(rng, groups):
 def theirs(model, prompt, options):
     ids = torch.tensor([prompt])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, return_dict_in_generate=True,
-                         output_scores=True, **options)
+                         output_scores=True, output_logits=True, **options)
     ends = model.generation_config.eos_token_id
     answers = []
     for row, score in zip(out.sequences, out.sequences_scores):
         tokens = row[len(prompt):].tolist()
         end = next((i for i, t in enumerate(tokens) if t in ends), len(tokens))
         answers.append((tokens[:end + 1], score.item()))
-    return answers
+    return answers, max(1, max(logits.abs().max().item() for logits in out.logits))
 
 
 def ours(program, folder, prompt, options):
@@ -92,14 +92,10 @@ def ours(program, folder, prompt, options):
     return answers if printed == [tokens for tokens, _ in answers] else f"printed {run.stdout}"
 
 
-def close(a, b, limit):
-    return abs(a - b) < limit * max(1, abs(a))
-
-
-def near(answers):
+def near(answers, limit):
     """Whether two answers are as good as equal."""
     scores = sorted(score for _, score in answers)
-    return any(close(a, b, NEAR) for a, b in zip(scores, scores[1:]))
+    return any(b - a < limit for a, b in zip(scores, scores[1:]))
 
 
 def compare(program, rng, groups):
@@ -108,12 +104,12 @@ def compare(program, rng, groups):
         name, model, vocab = make_model(rng, folder)
         prompt, options = [rng.randrange(8, vocab) for _ in range(rng.choice([1, 5, 40, 130]))], make_options(rng, groups)
         with torch.no_grad():
-            want = theirs(model, prompt, options)
+            want, largest = theirs(model, prompt, options)
         got = ours(program, folder, prompt, options)
     if isinstance(got, list) and len(got) == len(want) and all(
-            a[0] == b[0] and close(a[1], b[1], SAME) for a, b in zip(got, want)):
+            a[0] == b[0] and abs(a[1] - b[1]) < SAME * largest for a, b in zip(got, want)):
         return ""
-    return None if isinstance(got, list) and near(want + got) else f"{name} {options}\n  want {want}\n  got  {got}"
+    return None if isinstance(got, list) and near(want, NEAR * largest) else f"{name} {options}\n  want {want}\n  got  {got}"
 
 
 def main():
