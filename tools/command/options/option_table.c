@@ -22,13 +22,15 @@ static const struct cli_choice fallbacks[] = {
     {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
-static const struct cli_choice draft_kinds[] = {
-    {"off", SPW_DRAFTS_OFF}, {"auto", SPW_DRAFTS_AUTO}, {"text", SPW_DRAFTS_TEXT},
-    {"mtp", SPW_DRAFTS_MTP},
-    static const struct cli_choice early_stops[] = {{"false", SPW_BEAMS_STOP_LATE},
-                                                    {"true", SPW_BEAMS_STOP_EARLY},
-                                                    {"never", SPW_BEAMS_NEVER_EARLY},
-                                                    {NULL, 0}};
+static const struct cli_choice draft_kinds[] = {{"off", SPW_DRAFTS_OFF},
+                                                {"auto", SPW_DRAFTS_AUTO},
+                                                {"text", SPW_DRAFTS_TEXT},
+                                                {"mtp", SPW_DRAFTS_MTP},
+                                                {NULL, 0}};
+static const struct cli_choice early_stops[] = {{"false", SPW_BEAMS_STOP_LATE},
+                                                {"true", SPW_BEAMS_STOP_EARLY},
+                                                {"never", SPW_BEAMS_NEVER_EARLY},
+                                                {NULL, 0}};
 static const struct cli_choice switches[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
