@@ -79,7 +79,7 @@ static const float *row_of_beam(void *context, uint32_t i, const int32_t *chosen
 {
     const struct search_step *s = context;
     const struct spw_answer *a = s->members[i].answer;
-    const float *logits = s->members[i].logits; /* before the first step one beam has all tokens */
+    const float *logits = s->members[i].logits; /* before the first step the first one has them */
     const struct spw_row_of_beam b = {.sampling = &a->request.sampling,
                                       .logits = logits ? logits : s->members[0].logits,
                                       .tokens = a->tokens,
@@ -99,7 +99,9 @@ void spw_group_search(const struct spw_group *g, struct spw_sampler *s,
     const struct spw_beam_rows rows = {row_of_beam, &step};
     const int rc = spw_beams_step(g->beams, &rows, moves);
     for (uint32_t i = 0; i < n; i++) {
-        members[i].parent = rc < 0 ? i : moves[i].parent;
+        /* before the first step one beam has the session of all */
+        const uint32_t parent = rc < 0 ? i : moves[i].parent;
+        members[i].parent = members[parent].logits ? parent : 0;
         members[i].n_stay = members[i].answer->n_tokens;
         members[i].token = rc < 0 ? rc : moves[i].token;
     }
