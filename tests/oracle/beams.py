@@ -4,7 +4,7 @@
 usage: beams.py SPILLWAY [--groups]
 
 Every round makes a tiny model, a prompt and options of the search, and wants the same answers, with scores within 1e-5 of
-the largest logit (or of 1). --groups: diverse groups, which transformers has up to 4.55.4; without it a version from 5 on is
+the largest logit (or of 1) for each token, as --length-penalty counts them. --groups: diverse groups, which transformers has up to 4.55.4; without it a version from 5 on is
 wanted. Rounds in which two answers were as good as equal are passed over, and counted: nobody defines their order. SPW_SEED
 repeats a run, SPW_ROUNDS sets its length. Exit 77 where a package is missing.
 """
@@ -107,8 +107,9 @@ def compare(program, rng, groups):
         with torch.no_grad():
             want, largest = theirs(model, prompt, options)
         got = ours(program, folder, prompt, options)
+    of_sum = 1 - options.get("length_penalty", 1.0)  # a score is a sum over n tokens, and divided by a power of n
     if isinstance(got, list) and len(got) == len(want) and all(
-            a[0] == b[0] and abs(a[1] - b[1]) < SAME * largest for a, b in zip(got, want)):
+            a[0] == b[0] and abs(a[1] - b[1]) < SAME * largest * len(a[0]) ** of_sum for a, b in zip(got, want)):
         return ""
     return None if isinstance(got, list) and near(want, NEAR * largest) else f"{name} {options}\n  want {want}\n  got  {got}"
 

@@ -353,6 +353,112 @@ static void test_samples_in_little_room(uint64_t seed)
     spw_engine_close(e);
 }
 
+/* ---- beams ---- */
+
+/* The score of the best answer of two tokens, from the logits of all of them. */
+static double best_of_all(const int32_t *ids, size_t n, double length_penalty, int32_t best[2])
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_request r[1 + VOCAB];
+    static struct spw_result results[1 + VOCAB];
+    static int32_t prompts[VOCAB][200];
+    double top = -INFINITY;
+    r[0] = (struct spw_request){.prompt = ids,
+                                .n_prompt = n,
+                                .max_new_tokens = 1,
+                                .ignore_eos = true,
+                                .logprobs = true,
+                                .n_top_logprobs = 20};
+    for (int32_t i = 0; i < VOCAB; i++) {
+        memcpy(prompts[i], ids, n * sizeof *ids);
+        prompts[i][n] = i;
+        r[1 + i] = r[0];
+        r[1 + i].prompt = prompts[i];
+        r[1 + i].n_prompt = n + 1;
+        r[1 + i].prompt_logprobs = true;
+    }
+    CHECK(!batch_run(e, NULL, r, 1 + VOCAB, results, NULL, NULL));
+    for (int32_t i = 0; i < VOCAB; i++) {
+        const struct spw_result *x = &results[1 + i];
+        const double sum = x->prompt_logprobs[n] + x->top_logprobs[0].logprob;
+        if (sum / pow(2, length_penalty) > top) {
+            top = sum / pow(2, length_penalty);
+            best[0] = i;
+            best[1] = x->top_logprobs[0].token;
+        }
+    }
+    for (int i = 0; i <= VOCAB; i++)
+        spw_result_free(&results[i]);
+    spw_engine_close(e);
+    return top;
+}
+
+/* As many beams as tokens find the best answer of two tokens, beside other requests, too. */
+static void test_all_beams(uint64_t seed)
+{
+    struct spw_engine *e = open_engine(MODEL, VOCAB);
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    struct spw_result r;
+    int32_t ids[130], best[2];
+    uint64_t id, other;
+    for (int i = 0; i < 130; i++)
+        ids[i] = (int32_t)(check_random(&seed) % VOCAB);
+    struct spw_request q = {.prompt = ids,
+                            .n_prompt = 130,
+                            .max_new_tokens = 2,
+                            .ignore_eos = true,
+                            .beams = {.n_beams = VOCAB, .length_penalty = 0.5F}};
+    const struct spw_request beside = {.prompt = ids + 7, .n_prompt = 20, .max_new_tokens = 3};
+    CHECK(!spw_batch_open(&b, e, NULL, &err) && !spw_batch_submit(b, &beside, &other, &err));
+    CHECK_MSG(!spw_batch_submit(b, &q, &id, &err) && id == 2, "%s", err.text);
+    CHECK(spw_batch_step(b, &err) == 1 && !spw_batch_runs(b, id)); /* a place is missing */
+    while (spw_batch_step(b, &err) > 0)
+        ;
+    CHECK(!spw_batch_take(b, id, &r) && r.finish == SPW_FINISH_LENGTH && r.n_tokens == 2);
+    const double top = best_of_all(ids, 130, 0.5, best);
+    CHECK_MSG(!memcmp(r.tokens, best, sizeof best) && fabs(r.score - top) < 1e-4 * fabs(top),
+              "%d %d: %g, expected %d %d: %g", r.tokens[0], r.tokens[1], r.score, best[0], best[1],
+              top);
+    spw_result_free(&r);
+    for (uint64_t k = 2; k < VOCAB; k++)
+        CHECK(spw_batch_result(b, id + k)->score <= spw_batch_result(b, id + k - 1)->score);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* A canceled beam ends its search; a search that cannot be is refused. */
+static void test_beams_end(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 4);
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    uint64_t id;
+    struct spw_request q = {.prompt = (int32_t[]){4, 5, 6},
+                            .n_prompt = 3,
+                            .max_new_tokens = 9,
+                            .beams = {.n_beams = 4, .length_penalty = 1}};
+    CHECK(!spw_batch_open(&b, e, NULL, &err) && !spw_batch_submit(b, &q, &id, &err));
+    CHECK(spw_batch_step(b, &err) == 1 && spw_batch_step(b, &err) == 1);
+    CHECK(!spw_batch_cancel(b, id + 2) && spw_batch_cancel(b, id) == -ENOENT);
+    for (uint64_t k = 0; k < 4; k++)
+        CHECK(spw_batch_result(b, id + k)->finish == SPW_FINISH_CANCELED);
+    CHECK(spw_batch_is_idle(b));
+    const struct spw_beam_search wrong[] = {{.n_beams = 5},
+                                            {.n_beams = 4, .n_groups = 3, .diversity_penalty = 1},
+                                            {.n_beams = 4, .n_groups = 2},
+                                            {.n_beams = 4, .length_penalty = NAN}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        q.beams = wrong[i];
+        CHECK(spw_batch_submit(b, &q, &id, &err) == -EINVAL);
+    }
+    q.beams = (struct spw_beam_search){.n_beams = 2};
+    q.sampling.temperature = 1;
+    CHECK(spw_batch_submit(b, &q, &id, &err) == -EINVAL);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
 /* ---- threads ---- */
 
 static void *wake(void *b)
@@ -397,6 +503,8 @@ int main(void)
         test_samples(i % 2 ? "tests/golden/mistral_window_200" : MODEL, i >= 2, i == 1 ? 2 : 0,
                      seed + (uint64_t)i);
     test_samples_in_little_room(seed);
+    test_all_beams(seed);
+    test_beams_end();
     test_wake();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
