@@ -18,10 +18,11 @@ int spw_batch_check_beams(const struct spw_batch *b, const struct spw_request *r
     if (!s->n_beams)
         return 0;
     if (s->n_beams > most)
-        return spw_fail(err, -EINVAL,
-                        "request %llu: beams.n_beams: found %u, expected at most %u (the sessions "
-                        "of the engine, options.sessions; at most %d)",
-                        i, s->n_beams, most, SPW_BEAMS_MOST);
+        return spw_fail(
+            err, -EINVAL,
+            "request %llu: beams.n_beams: found %u, expected at most %u: the sessions of "
+            "the engine, and at most %d",
+            i, s->n_beams, most, SPW_BEAMS_MOST);
     if (s->n_groups && s->n_beams % s->n_groups)
         return spw_fail(err, -EINVAL,
                         "request %llu: beams.n_groups: found %u, expected a divisor of %u beams", i,
