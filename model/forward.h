@@ -64,6 +64,11 @@ int spw_forward_output(const struct spw_forward *f, uint32_t layer,
 int spw_forward_state(const struct spw_forward *f, uint32_t layer,
                       const struct spw_layer_weights *matrices, const struct spw_state_part *parts,
                       uint32_t n_parts, void *h, size_t rows);
+/* The state of the part takes rows whose products spw_forward_state has made already: rows of
+ * b.state_in and b.state_rates that the caller has kept, from row 0 of `in` and `rates` on. b.x,
+ * b.state_conv and b.state_out are scratch. */
+int spw_forward_take(const struct spw_forward *f, uint32_t layer, const struct spw_state_part *part,
+                     void *in, void *rates);
 /* h += mlp(norm(h)). */
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
                     const struct spw_layer_weights *matrices, void *h, size_t rows);

@@ -7,7 +7,7 @@
 struct call {
     const struct spw_forward *f;
     const struct spw_mixer_config *m;
-    const struct spw_layer_weights *matrices;
+    const struct spw_layer_weights *matrices; /* NULL: what products give is there already */
     const struct spw_layer_small *v;
     size_t stride; /* of b.state_in */
     const struct spw_state_part *parts;
@@ -123,9 +123,9 @@ static int recur(const struct call *c, struct spw_recur_args *a, enum spw_dtype 
     return 0;
 }
 
-/* ---- kinds: each makes what the last product takes ---- */
+/* ---- kinds: the state takes the rows; then comes what the last product takes ---- */
 
-static int mix_conv(const struct call *c)
+static int take_conv(const struct call *c)
 {
     const struct spw_forward *f = c->f;
     const uint32_t n = c->m->conv_channels;
@@ -141,7 +141,13 @@ static int mix_conv(const struct call *c)
                                                    .act = SPW_ACT_IDENTITY,
                                                    .dtype = f->dtype},
                           f->stream));
-    SPW_TRY(convolve(c, &conv));
+    return convolve(c, &conv);
+}
+
+static int gate_conv(const struct call *c)
+{
+    const struct spw_forward *f = c->f;
+    const uint32_t n = c->m->conv_channels;
     return f->ops->gated(&(struct spw_gated_args){.gate = number_at(f, f->b.state_in, n),
                                                   .up = f->b.state_conv,
                                                   .y = f->b.state_out,
@@ -154,7 +160,7 @@ static int mix_conv(const struct call *c)
                          f->stream);
 }
 
-static int mix_delta(const struct call *c)
+static int take_delta(const struct call *c)
 {
     const struct spw_forward *f = c->f;
     const struct spw_mixer_config *m = c->m;
@@ -179,11 +185,17 @@ static int mix_delta(const struct call *c)
                                         .a = f->small + c->v->decay,
                                         .dt_bias = f->small + c->v->dt_bias};
     SPW_TRY(convolve(c, &conv));
-    SPW_TRY(recur(c, &recurrence, f->dtype));
+    return recur(c, &recurrence, f->dtype);
+}
+
+static int gate_delta(const struct call *c)
+{
+    const struct spw_forward *f = c->f;
+    const struct spw_mixer_config *m = c->m;
     return f->ops->gated_norm(&(struct spw_gated_norm_args){.x = f->b.state_out,
                                                             .gate = f->b.state_in,
                                                             .gate_stride = c->stride,
-                                                            .gates = at.gate,
+                                                            .gates = delta_columns(m).gate,
                                                             .weight = f->small + c->v->gate_norm,
                                                             .y = f->b.state_out,
                                                             .rows = c->rows,
@@ -215,7 +227,7 @@ static int gate_block(const struct call *c, enum spw_matrix_role role, uint64_t 
     return f->ops->linear(&a, f->stream);
 }
 
-static int mix_lru(const struct call *c)
+static int take_lru(const struct call *c)
 {
     const struct spw_forward *f = c->f;
     const uint32_t n = c->m->conv_channels;
@@ -230,11 +242,17 @@ static int mix_lru(const struct call *c)
                                         .rate_stride = (size_t)spw_mixer_rates_width(c->m),
                                         .a = f->small + c->v->decay};
     SPW_TRY(convolve(c, &conv));
-    for (uint32_t b = 0; b < c->m->gate_blocks; b++) {
+    for (uint32_t b = 0; b < c->m->gate_blocks && c->matrices; b++) {
         SPW_TRY(gate_block(c, SPW_MATRIX_LRU_GATE, c->v->lru_gate_bias, b, f->b.state_rates));
         SPW_TRY(gate_block(c, SPW_MATRIX_LRU_RATE, c->v->lru_rate_bias, b, rates));
     }
-    SPW_TRY(recur(c, &recurrence, f->dtype));
+    return recur(c, &recurrence, f->dtype);
+}
+
+static int gate_lru(const struct call *c)
+{
+    const struct spw_forward *f = c->f;
+    const uint32_t n = c->m->conv_channels;
     return f->ops->gated_norm(&(struct spw_gated_norm_args){.x = f->b.state_out,
                                                             .gate = f->b.state_in,
                                                             .gate_stride = c->stride,
@@ -250,7 +268,7 @@ static int mix_lru(const struct call *c)
 }
 
 /* The values, then the keys and the queries of Mamba 2. */
-static int mix_ssd(const struct call *c)
+static int take_ssd(const struct call *c)
 {
     const struct spw_forward *f = c->f;
     const struct spw_mixer_config *m = c->m;
@@ -273,7 +291,14 @@ static int mix_ssd(const struct call *c)
                                         .dt_bias = f->small + c->v->dt_bias,
                                         .skip = f->small + c->v->skip};
     SPW_TRY(convolve(c, &conv));
-    SPW_TRY(recur(c, &recurrence, SPW_DTYPE_F32));
+    return recur(c, &recurrence, SPW_DTYPE_F32);
+}
+
+static int gate_ssd(const struct call *c)
+{
+    const struct spw_forward *f = c->f;
+    const struct spw_mixer_config *m = c->m;
+    const uint32_t width = (uint32_t)spw_mixer_width(m);
     return f->ops->gated_norm(
         &(struct spw_gated_norm_args){.x = f->b.state_out,
                                       .gate = f->b.state_in,
@@ -294,14 +319,30 @@ static int mix_ssd(const struct call *c)
         f->stream);
 }
 
-/* dt, B and C of Mamba are products of what the convolution gives; dt then gets its full width. */
-static int mix_scan(const struct call *c)
+/* dt, B and C of Mamba are products of what the convolution gives; dt then gets its full width,
+ * before them in a row of b.state_rates. */
+static int rates_of_scan(const struct call *c)
+{
+    const struct spw_forward *f = c->f;
+    const struct spw_operand *scan = &c->matrices->of[SPW_MATRIX_SCAN];
+    const size_t stride = (size_t)spw_mixer_rates_width(c->m);
+    void *dt = f->b.state_rates, *narrow = number_at(f, dt, c->m->value_dim);
+    SPW_TRY(spw_forward_linear(f, scan, 1, SPW_SMALL_NONE, f->b.state_conv, NULL, narrow, stride,
+                               c->rows));
+    struct spw_linear_args a =
+        spw_forward_linear_args(f, &c->matrices->of[SPW_MATRIX_SCAN_DT], narrow, dt, c->rows);
+    a.x_stride = stride;
+    a.y_stride = stride;
+    a.bias = f->small + c->v->dt_bias;
+    return f->ops->linear(&a, f->stream);
+}
+
+static int take_scan(const struct call *c)
 {
     const struct spw_forward *f = c->f;
     const struct spw_mixer_config *m = c->m;
-    const struct spw_operand *scan = &c->matrices->of[SPW_MATRIX_SCAN];
-    const size_t width = m->value_dim;
-    void *dt = f->b.state_rates, *narrow = number_at(f, dt, c->rows * width);
+    const size_t stride = (size_t)spw_mixer_rates_width(m);
+    const void *narrow = number_at(f, f->b.state_rates, m->value_dim);
     struct spw_conv_args conv = {.x = f->b.state_in,
                                  .x_stride = c->stride,
                                  .runs[0] = {side_by_side(0, m->value_dim, 1), 1},
@@ -309,22 +350,23 @@ static int mix_scan(const struct call *c)
     struct spw_recur_args recurrence = {.v = f->b.state_conv,
                                         .k = number_at(f, narrow, m->dt_rank),
                                         .q = number_at(f, narrow, m->dt_rank + m->key_dim),
-                                        .q_stride = scan->n,
-                                        .k_stride = scan->n,
-                                        .v_stride = width,
-                                        .rate = dt,
-                                        .rate_stride = width,
+                                        .q_stride = stride,
+                                        .k_stride = stride,
+                                        .v_stride = m->value_dim,
+                                        .rate = f->b.state_rates,
+                                        .rate_stride = stride,
                                         .a = f->small + c->v->decay,
                                         .skip = f->small + c->v->skip};
     SPW_TRY(convolve(c, &conv));
-    SPW_TRY(spw_forward_linear(f, scan, 1, SPW_SMALL_NONE, f->b.state_conv, NULL, narrow, scan->n,
-                               c->rows));
-    struct spw_linear_args a =
-        spw_forward_linear_args(f, &c->matrices->of[SPW_MATRIX_SCAN_DT], narrow, dt, c->rows);
-    a.x_stride = scan->n;
-    a.bias = f->small + c->v->dt_bias;
-    SPW_TRY(f->ops->linear(&a, f->stream));
-    SPW_TRY(recur(c, &recurrence, f->dtype));
+    if (c->matrices)
+        SPW_TRY(rates_of_scan(c));
+    return recur(c, &recurrence, f->dtype);
+}
+
+static int gate_scan(const struct call *c)
+{
+    const struct spw_forward *f = c->f;
+    const struct spw_mixer_config *m = c->m;
     return f->ops->gated_norm(
         &(struct spw_gated_norm_args){.x = f->b.state_out,
                                       .gate = f->b.state_in,
@@ -341,12 +383,14 @@ static int mix_scan(const struct call *c)
 }
 
 static const struct {
-    int (*mix)(const struct call *c);
+    int (*take)(const struct call *c), (*gate)(const struct call *c);
     bool in_conv; /* the result is in b.state_conv, else in b.state_out */
 } mixers[] = {
-    [SPW_MIXER_CONV] = {mix_conv, false}, [SPW_MIXER_DELTA] = {mix_delta, false},
-    [SPW_MIXER_SSD] = {mix_ssd, true},    [SPW_MIXER_SCAN] = {mix_scan, true},
-    [SPW_MIXER_LRU] = {mix_lru, false},
+    [SPW_MIXER_CONV] = {take_conv, gate_conv, false},
+    [SPW_MIXER_DELTA] = {take_delta, gate_delta, false},
+    [SPW_MIXER_SSD] = {take_ssd, gate_ssd, true},
+    [SPW_MIXER_SCAN] = {take_scan, gate_scan, true},
+    [SPW_MIXER_LRU] = {take_lru, gate_lru, false},
 };
 
 /* b.state_in = the products of x, side by side, and scaled where the family does that. */
@@ -391,8 +435,25 @@ int spw_forward_state(const struct spw_forward *f, uint32_t layer,
     const void *x;
     SPW_TRY(spw_forward_normed(f, v->attention_norm, h, &x, rows));
     SPW_TRY(project(&c, x));
-    SPW_TRY(mixers[mixer->kind].mix(&c));
+    SPW_TRY(mixers[mixer->kind].take(&c));
+    SPW_TRY(mixers[mixer->kind].gate(&c));
     return spw_forward_linear_added(
         f, &m->of[SPW_MATRIX_OUT], SPW_BRANCH_STATE, v->out_bias, v->after_attention_norm,
         SPW_SMALL_NONE, mixers[mixer->kind].in_conv ? f->b.state_conv : f->b.state_out, h, rows);
+}
+
+int spw_forward_take(const struct spw_forward *f, uint32_t layer, const struct spw_state_part *part,
+                     void *in, void *rates)
+{
+    const struct spw_mixer_config *mixer = &f->weights->config->mixer;
+    struct spw_forward kept = *f;
+    kept.b.state_in = in;
+    kept.b.state_rates = rates;
+    return mixers[mixer->kind].take(&(struct call){.f = &kept,
+                                                   .m = mixer,
+                                                   .v = &f->weights->small_layers[layer],
+                                                   .stride = (size_t)spw_mixer_in_width(mixer),
+                                                   .parts = part,
+                                                   .n_parts = 1,
+                                                   .rows = part->rows});
 }

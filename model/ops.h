@@ -270,6 +270,7 @@ struct spw_state_part {
     float *state;       /* of conv, or of recur; 64-byte aligned */
     uint32_t row, rows; /* of the call */
     uint64_t position;  /* of `row` */
+    bool stays;         /* the state is read only, and no number of a new one is looked at */
 };
 
 enum { SPW_STATE_PARTS = 32, SPW_CONV_RUNS = 3 };

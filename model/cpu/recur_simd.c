@@ -72,10 +72,10 @@ static struct columns first_columns(struct block *b)
     return own_columns(b);
 }
 
-/* Where it writes the state at its last row. */
+/* Where it writes the state at its last row: nowhere else, if the state stays. */
 static struct columns last_columns(struct block *b)
 {
-    return b->n == COLUMNS ? state_columns(b) : own_columns(b);
+    return b->n == COLUMNS && !b->part->stays ? state_columns(b) : own_columns(b);
 }
 
 /* How many of the block's channels vector c has. */
@@ -368,6 +368,8 @@ static void recur_block(struct block *b)
         recur_plain(b, true, from, to);
     else
         recur_lru(b, from, to);
+    if (b->part->stays)
+        return;
     for (uint32_t i = 0; i < a->key_dim && to.at == b->s; i++)
         memcpy(b->state + i * (size_t)a->value_dim + b->first, b->s + i * COLUMNS,
                b->n * sizeof(float));

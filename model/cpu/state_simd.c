@@ -81,7 +81,7 @@ SIMD_FN void conv_rows(const struct conv_task *t, const enum spw_dtype type)
     for (uint32_t row = 0; row < t->part->rows; row++)
         for (uint32_t p = 0; p < t->n_pieces; p++)
             conv_piece(t, &t->pieces[p], row, type);
-    for (uint32_t p = 0; p < t->n_pieces; p++)
+    for (uint32_t p = 0; p < t->n_pieces && !t->part->stays; p++)
         conv_keep(t, &t->pieces[p], type);
 }
 

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(CONV_THREADS) k_conv(SPW_PARAMETER struct spw_
             sum = num_activation(rounded<T>(sum), a.act);
         narrowed((T *)a.y + (size_t)(part.row + row) * a.channels + channel, sum);
     }
-    if (first)
+    if (first || part.stays)
         return;
     for (int i = 0; i < before; i++)
         newest[i] = conv_input<T>(a, part, (int)part.rows - before + i, channel, column);
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(LANES)
             recur_row<T, KIND>(a, t, part.row + row + r, part.position + row + r, r);
     }
     bool finite = true;
-    for (uint32_t i = 0; i < a.key_dim && works; i++) {
+    for (uint32_t i = 0; i < a.key_dim && works && !part.stays; i++) {
         const float s = t.s[i * columns];
         finite &= (__float_as_uint(s) & 0x7fffffffu) < 0x7f800000u;
         state[(size_t)i * a.value_dim] = s;

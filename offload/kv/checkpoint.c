@@ -154,7 +154,7 @@ static bool is_newest(const struct spw_kv_seq *s, uint32_t i, const struct wish 
 static void find_worth_to(const struct spw_kv_seq *s, const struct wish *w, bool newest)
 {
     uint64_t *positions = s->kv->states.positions;
-    uint64_t n = spw_max_u64(s->state_tokens[0], s == w->seq ? w->n_tokens : 0);
+    uint64_t n = spw_max_u64(s->state_tokens[0].held, s == w->seq ? w->n_tokens : 0);
     for (uint32_t i = 0; i < s->n_checkpoints; i++) {
         positions[i] = at(s, i)->n_tokens;
         n = spw_max_u64(n, positions[i]);
@@ -303,7 +303,7 @@ int spw_kv_checkpoint_fetch_for_cut(struct spw_kv_seq *seq, uint64_t n)
 {
     bool needed = false;
     for (uint32_t i = 0; i < seq->kv->states.n && n; i++)
-        needed |= seq->state_tokens[i] != n;
+        needed |= !spw_kv_state_reaches(&seq->state_tokens[i], n);
     return needed ? spw_kv_checkpoint_fetch(seq, n) : 0;
 }
 

@@ -31,6 +31,9 @@ struct spw_state_options {
     uint32_t n_sequences; /* the most that are open at a time */
     bool stay;            /* states stay on the device */
     void *device_arena, *host_arena, *checkpoint_arena; /* borrowed */
+    /* Borrowed, on the device: [sequences][layers with a state][kept_bytes], see state_store.h. */
+    void *kept_arena;
+    uint64_t kept_bytes;    /* a multiple of 64; 0: no rows are kept */
     uint32_t n_checkpoints; /* [n][layers with a state][bytes], host memory */
     /* Borrowed; NULL: no checkpoint goes to disk. Its frames hold `bytes` each, those of
      * n_disk_checkpoints. */

@@ -155,6 +155,11 @@ struct spw_kv_table {
     struct spw_kv_load load; /* of the form that moves between the tiers */
 };
 
+/* How far a layer with a state has come, and how far its state: rows between are kept. */
+struct spw_state_tokens {
+    uint64_t held, taken;
+};
+
 struct spw_kv_seq {
     struct spw_kv *kv;
     struct spw_kv_seq *next, *previous;
@@ -163,8 +168,8 @@ struct spw_kv_seq {
     uint32_t place;           /* of its states */
     uint32_t loaded;          /* where states move: the layer whose state is on the device, or
                                  SPW_KV_NO_LAYER */
-    uint64_t *state_tokens;   /* owned, [layers with a state]: how far each state has come */
-    uint32_t *checkpoints, n_checkpoints; /* owned, in the order of positions */
+    struct spw_state_tokens *state_tokens; /* owned, [layers with a state] */
+    uint32_t *checkpoints, n_checkpoints;  /* owned, in the order of positions */
     uint32_t *ids;
     /* [2 * n_layers]: first the tables of the form that moves between the tiers, then those of the
      * exact form, which are used if the cache quantizes. */
@@ -298,6 +303,12 @@ int spw_tile_store_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snaps
                           uint32_t first, uint64_t to, const void *memory);
 int spw_tile_store_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t begin, uint32_t end, void *memory);
+
+/* Whether a state needs no checkpoint to be cut back to n tokens. */
+static inline bool spw_kv_state_reaches(const struct spw_state_tokens *s, uint64_t n)
+{
+    return n >= s->taken && n <= s->held;
+}
 
 /* ---- checkpoint.c ---- */
 

@@ -13,7 +13,7 @@ static uint32_t number_of(const struct spw_kv_seq *seq, uint32_t layer)
     return layer - seq->kv->states.first;
 }
 
-static uint64_t *tokens_of(const struct spw_kv_seq *seq, uint32_t layer)
+static struct spw_state_tokens *tokens_of(const struct spw_kv_seq *seq, uint32_t layer)
 {
     return &seq->state_tokens[number_of(seq, layer)];
 }
@@ -33,6 +33,13 @@ static uint8_t *on_device(const struct spw_kv_seq *seq, uint32_t layer)
     return o->stay ? home(seq, layer) : (uint8_t *)o->device_arena + seq->place * o->bytes;
 }
 
+static void *kept(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    const struct spw_state_options *o = &seq->kv->o.states;
+    const uint64_t before = (uint64_t)seq->place * seq->kv->states.n + number_of(seq, layer);
+    return (uint8_t *)o->kept_arena + before * o->kept_bytes;
+}
+
 static int copy(const struct spw_kv_seq *seq, void *to, const void *from, enum spw_link link)
 {
     const struct spw_kv *kv = seq->kv;
@@ -50,7 +57,7 @@ int spw_kv_state_enter(struct spw_kv_seq *seq, uint32_t layer)
 {
     if (seq->kv->o.states.stay || seq->loaded == layer)
         return 0;
-    if (*tokens_of(seq, layer)) /* kernels read no state at position 0 */
+    if (tokens_of(seq, layer)->taken) /* kernels read no state at position 0 */
         SPW_TRY(copy(seq, on_device(seq, layer), home(seq, layer), SPW_LINK_HOST_TO_DEVICE));
     seq->loaded = layer;
     return 0;
@@ -60,6 +67,25 @@ float *spw_kv_state(const struct spw_kv_seq *seq, uint32_t layer)
 {
     assert(seq->kv->o.states.stay || seq->loaded == layer);
     return (float *)(void *)on_device(seq, layer);
+}
+
+void spw_kv_state_keep(struct spw_kv_seq *seq, uint32_t layer, uint64_t to)
+{
+    struct spw_state_tokens *t = tokens_of(seq, layer);
+    assert(t->taken == t->held && to > t->held);
+    t->held = to;
+}
+
+struct spw_kept_rows spw_kv_state_kept(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    const struct spw_state_tokens *t = tokens_of(seq, layer);
+    return (struct spw_kept_rows){t->taken, t->held, kept(seq, layer)};
+}
+
+void spw_kv_state_took(struct spw_kv_seq *seq, uint32_t layer)
+{
+    struct spw_state_tokens *t = tokens_of(seq, layer);
+    t->taken = t->held;
 }
 
 int spw_kv_state_leave(struct spw_kv_seq *seq, uint32_t layer)
@@ -73,6 +99,7 @@ int spw_kv_state_leave(struct spw_kv_seq *seq, uint32_t layer)
 int spw_kv_state_save(const struct spw_kv_seq *seq, uint32_t layer, void *memory)
 {
     assert(seq->loaded == SPW_KV_NO_LAYER || seq->loaded == layer);
+    assert(tokens_of(seq, layer)->taken == tokens_of(seq, layer)->held);
     if (!seq->kv->o.states.stay && seq->loaded != layer)
         SPW_TRY(copy(seq, on_device(seq, layer), home(seq, layer), SPW_LINK_HOST_TO_DEVICE));
     return copy(seq, memory, on_device(seq, layer), SPW_LINK_DEVICE_TO_HOST);
@@ -113,17 +140,23 @@ static struct spw_snapshot_tiles snapshot(const struct spw_residency *r,
 
 static int grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to)
 {
-    assert(*tokens_of(seq, layer) == from);
+    struct spw_state_tokens *t = tokens_of(seq, layer);
+    assert(t->held == from && t->taken == from);
     (void)from;
-    *tokens_of(seq, layer) = to;
+    *t = (struct spw_state_tokens){to, to};
     return 0;
 }
 
 static int share(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t layer)
 {
+    const struct spw_lane *lane = from->kv->lane;
     const bool stay = from->kv->o.states.stay;
-    *tokens_of(to, layer) = *tokens_of(from, layer);
-    if (!*tokens_of(from, layer))
+    const struct spw_state_tokens t = *tokens_of(to, layer) = *tokens_of(from, layer);
+    if (t.held > t.taken)
+        SPW_TRY(spw_lane_copy(lane, kept(to, layer), kept(from, layer),
+                              from->kv->o.states.kept_bytes, SPW_LINK_DEVICE_TO_DEVICE,
+                              lane->compute));
+    if (!t.taken)
         return 0;
     SPW_TRY(copy(to, on_device(to, layer), home(from, layer),
                  stay ? SPW_LINK_DEVICE_TO_DEVICE : SPW_LINK_HOST_TO_DEVICE));
@@ -139,24 +172,28 @@ static bool can_cut(const struct spw_kv_seq *seq, uint32_t layer, const struct s
                     uint64_t n_tokens)
 {
     (void)r;
-    return !n_tokens || *tokens_of(seq, layer) == n_tokens ||
+    return !n_tokens || spw_kv_state_reaches(tokens_of(seq, layer), n_tokens) ||
            spw_kv_last_checkpoint(seq, n_tokens) == n_tokens;
 }
 
 static int cut(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
                uint64_t n_tokens)
 {
+    struct spw_state_tokens *t = tokens_of(seq, layer);
+    const bool reaches = spw_kv_state_reaches(t, n_tokens);
     (void)r;
-    seq->loaded = SPW_KV_NO_LAYER; /* a pass may have ended in the layer */
-    if (*tokens_of(seq, layer) == n_tokens)
-        return 0;
-    *tokens_of(seq, layer) = n_tokens;
+    t->held = n_tokens;
+    if (reaches) /* a pass may have ended in the layer, after the state took rows */
+        return spw_kv_state_leave(seq, layer);
+    t->taken = n_tokens;
+    if (seq->loaded == layer)
+        seq->loaded = SPW_KV_NO_LAYER;
     return n_tokens ? spw_kv_checkpoint_restore(seq, n_tokens, layer) : 0;
 }
 
 static void release(struct spw_kv_seq *seq, uint32_t layer)
 {
-    *tokens_of(seq, layer) = 0;
+    *tokens_of(seq, layer) = (struct spw_state_tokens){0};
 }
 
 /* The state as it is now, or the checkpoint at the end of an earlier tile. */
@@ -166,7 +203,7 @@ static int export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snaps
     assert(kind == SPW_SNAPSHOT_WINDOW && end == begin + 1);
     (void)kind, (void)begin;
     const uint64_t border = (uint64_t)end * SPW_TILE_TOKENS;
-    if (spw_waterline_tiles(*tokens_of(seq, layer)) != end) {
+    if (spw_waterline_tiles(tokens_of(seq, layer)->taken) != end) {
         SPW_TRY(spw_kv_checkpoint_fetch(seq, border));
         return spw_kv_checkpoint_read(seq, border, layer, memory);
     }
@@ -179,7 +216,7 @@ static int import_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snaps
 {
     (void)kind, (void)first;
     SPW_TRY(spw_kv_state_restore(seq, layer, memory));
-    *tokens_of(seq, layer) = to;
+    *tokens_of(seq, layer) = (struct spw_state_tokens){to, to};
     return spw_lane_stream_sync(seq->kv->lane, seq->kv->lane->compute);
 }
 

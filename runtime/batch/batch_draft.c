@@ -9,8 +9,8 @@
  *
  * A draft ends where the next tile begins or ages, where a window leaves a tile, and where the rope
  * changes (spw_engine_alike_until): so nothing that a session stores goes, or is quantized, because
- * of a token that may be taken back. A state is set back to a checkpoint before the drafts, and the
- * tokens that stayed pass once more with the next step. */
+ * of a token that may be taken back. A state takes the rows that stayed before the next step
+ * (runtime/step/executor_states.c). */
 #include "runtime/batch/batch_parts.h"
 #include "runtime/batch/logits_row.h"
 
@@ -80,28 +80,21 @@ int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x)
 static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
     const struct spw_session *s = x->session;
-    const struct spw_plan_info *p = &b->engine->plan.info;
-    const bool has_room = !b->engine->plan.n_states || p->n_checkpoints > p->sessions;
-    return s->cached && !x->group.beams && !spw_batch_needs_prompt(x) && has_room &&
+    return s->cached && !x->group.beams && !spw_batch_needs_prompt(x) &&
            (!b->mtp || spw_session_can_draft(s, x->answer.n_tokens)) &&
-           s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens && !x->drafts.has_failed;
+           s->n_tokens + 1 == x->answer.n_tokens && !x->drafts.has_failed;
 }
 
-/* The most tokens of a draft, if n_rows rows of logits are free. Tokens that pass once more count:
- * each step that takes drafts back adds some. */
+/* The most tokens of a draft, if n_rows rows of logits are free. */
 static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_entry *x,
                             uint32_t n_rows)
 {
     const struct spw_answer *a = &x->answer;
     const uint64_t left = spw_sub_u64(a->request.max_new_tokens, a->result.n_tokens + 1);
-    const uint64_t rows = spw_sub_u64(SPW_DRAFT_MOST, x->session->n_set_back);
-    /* a state is set back to where the step begins: windows must reach back to there, too; and the
-     * MTP layer goes on from there */
-    const bool before = b->engine->plan.n_states || b->mtp;
-    const uint64_t from = before ? x->session->n_tokens : a->n_tokens;
+    const uint64_t rows = spw_min_u64(spw_sub_u64(n_rows, 1), SPW_DRAFT_MOST);
+    const uint64_t from = b->mtp ? x->session->n_tokens : a->n_tokens; /* MTP goes on from there */
     const uint64_t room = spw_sub_u64(spw_engine_alike_until(b->engine, from), a->n_tokens);
-    const uint64_t n = spw_min_u64(spw_min_u64(left, rows), spw_sub_u64(n_rows, 1));
-    return may_draft(b, x) ? (uint32_t)spw_min_u64(n, room) : 0;
+    return may_draft(b, x) ? (uint32_t)spw_min_u64(spw_min_u64(left, rows), room) : 0;
 }
 
 /* ---- the draft model ---- */
@@ -221,13 +214,19 @@ static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct sp
     step->n_beside += d->n;
 }
 
+/* Rows of logits for the drafts of a step of n sessions. A state keeps the rows of a span only as a
+ * whole: all rows are those of one chunk. */
+static uint32_t free_rows(const struct spw_batch *b, uint32_t n)
+{
+    const struct spw_plan *p = &b->engine->plan;
+    return p->n_states ? (uint32_t)spw_min_u64(p->draft_rows, spw_sub_u64(p->chunk + 1, n))
+                       : p->draft_rows;
+}
+
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
 {
-    uint32_t n_rows = b->engine->plan.draft_rows;
-    struct spw_draft_step step = {
-        .n_sessions = n, .n_tokens = n - 1, .sets_back = b->engine->plan.n_states};
-    for (uint32_t i = 0; i < n; i++)
-        step.n_beside += (uint32_t)b->spans[i].session->n_set_back;
+    uint32_t n_rows = free_rows(b, n);
+    struct spw_draft_step step = {.n_sessions = n, .n_tokens = n - 1};
     for (uint32_t i = 0; i < n && b->propose; i++)
         if (b->spans[i].n_logits)
             add_drafts(b, b->stepping[i], &b->spans[i], &step, &n_rows);

@@ -107,11 +107,6 @@ struct spw_session {
     /* Of the next step: how many of its last tokens are drafts, which may be taken back, and where
      * the logits of the last n_drafts + 1 tokens go (spw_draft_logits) */
     uint64_t n_drafts, first_draft_row;
-    /* Of the latest step with drafts: where it began, if it has made a checkpoint there for them;
-     * 0: it has not. */
-    uint64_t draft_checkpoint;
-    /* Tokens of an answer that the next step computes again: a state was set back beyond them. */
-    uint64_t n_set_back;
 };
 
 /* What persist/ does in the life of an engine (persist/prefix.c). The engine's thread. */
@@ -504,9 +499,12 @@ float *spw_draft_logits(const struct spw_engine *e, uint64_t i);
  * the next step takes them back. */
 void spw_session_end_drafts(struct spw_session *s);
 /* After a step with drafts: the session keeps n of its tokens, all but the last drafts (more than
- * it had before the step), and `logits` [vocab] come after them. If a state was set back, it holds
- * fewer tokens until the next step, and has no logits. */
+ * it had before the step), and `logits` [vocab] come after them. If the step ran again after tiles
+ * were lost, a state may reach fewer tokens: the next step computes the others. */
 int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits);
+/* Before the states are read at the session's length: they take the rows of the latest step with
+ * drafts that stayed. */
+int spw_session_take_kept(struct spw_session *s);
 /* The most tokens up to which steps of a session read and move the same tiles, and use the same
  * rope, as the step that ends with n tokens: no tile begins, none leaves a window, none ages. */
 uint64_t spw_engine_alike_until(const struct spw_engine *e, uint64_t n);

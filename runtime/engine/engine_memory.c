@@ -166,6 +166,8 @@ static int open_cache(struct spw_engine *e)
                    .device_arena = e->lane.device_arena + p->device.states,
                    .host_arena = e->lane.host_arena + p->host.states,
                    .checkpoint_arena = e->lane.host_arena + p->host.checkpoints,
+                   .kept_arena = e->lane.device_arena + p->device.kept_rows,
+                   .kept_bytes = p->kept_bytes,
                    .n_checkpoints = p->n_checkpoints,
                    .disk = e->checkpoint_disk,
                    .n_disk_checkpoints = p->n_disk_checkpoints},

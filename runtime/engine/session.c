@@ -191,23 +191,17 @@ float *spw_draft_logits(const struct spw_engine *e, uint64_t i)
 
 void spw_session_end_drafts(struct spw_session *s)
 {
-    if (s->n_tokens <= s->draft_checkpoint) /* else the next step goes back to it */
-        spw_kv_checkpoint_drop(s->seq.kv, s->draft_checkpoint);
     s->has_logits &= !s->n_drafts;
-    s->n_drafts = s->draft_checkpoint = 0;
+    s->n_drafts = 0;
 }
 
 int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits)
 {
-    const uint64_t checkpoint = s->draft_checkpoint, kept_to = spw_min_u64(s->seq.kept_to, n);
     uint64_t reached = n;
-    s->n_drafts = s->draft_checkpoint = 0;
+    s->n_drafts = 0;
     if (n < s->n_tokens)
         SPW_TRY(spw_session_cut(s, s->residency, &reached));
-    spw_kv_checkpoint_drop(s->seq.kv, checkpoint);
     s->n_tokens = reached;
-    s->n_set_back = n - reached;
-    s->seq.kept_to = kept_to; /* also of tokens that pass once more */
     s->has_logits = reached == n;
     if (s->logits && s->has_logits)
         memcpy(s->logits, logits, s->engine->model.config.vocab * sizeof *logits);
@@ -242,9 +236,17 @@ int spw_session_skip(struct spw_session *s, uint64_t n)
     return 0;
 }
 
+int spw_session_take_kept(struct spw_session *s)
+{
+    return s->engine->executor ? spw_executor_take_kept(s->engine->executor, s->seq.kv) : 0;
+}
+
 int spw_session_checkpoint(struct spw_session *s)
 {
-    return s->cached && !s->is_aside ? spw_kv_checkpoint(s->seq.kv, s->n_tokens) : 0;
+    if (!s->cached || s->is_aside)
+        return 0;
+    SPW_TRY(spw_session_take_kept(s));
+    return spw_kv_checkpoint(s->seq.kv, s->n_tokens);
 }
 
 size_t spw_session_n_tokens(const struct spw_session *s)

@@ -17,7 +17,6 @@
  *
  * A step does not run again if sessions of the batch have lost tiles that they shared: there may be
  * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. */
-#include "offload/kv/checkpoint.h"
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
 
@@ -346,7 +345,6 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
     for (uint32_t i = 0; i < step->n; i++) {
         set_tokens(e, i, step->items[i].span.to);
         step->sessions[i]->has_logits = step->items[i].span.n_logits > 0;
-        step->sessions[i]->n_set_back = 0;
     }
     return 0;
 }
@@ -372,17 +370,6 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
     s->from_store = 0;
     *n_reused = spw_session_cached(s);
     return spw_engine_lost_shared(e) ? -ESTALE : 0;
-}
-
-/* A state cannot be cut back, but to a checkpoint: makes one before the drafts, for
- * spw_session_settle.
- */
-static int begin_drafts(struct spw_session *s, uint64_t n)
-{
-    if (!s->engine->plan.n_states || spw_kv_last_checkpoint(s->seq.kv, n) == n)
-        return 0;
-    s->draft_checkpoint = n;
-    return spw_session_checkpoint(s);
 }
 
 /* Adds span i of the caller to the step, if there is anything to compute. */
@@ -419,10 +406,8 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
             s->delivered = span->n_tokens;
             return 0;
         }
-        if (s->n_drafts)
-            SPW_TRY(begin_drafts(s, n_reused));
         item.span = (struct spw_step_span){n_reused, span->n_tokens, span->n_logits};
-        item.n_beside = s->n_drafts + s->n_set_back;
+        item.n_drafts = s->n_drafts;
         s->asked = span->n_tokens;
         s->asked_logits = span->n_logits;
     }

@@ -63,8 +63,8 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
  *     gated | embedding | inputs | MTP |          | piece | experts | expert tables | copies |
  *     experts |
  *   | split states | rows |                     | weight bounce slots | expert bounce slots |
- *   | logits | flags | states | copied blocks | | states | checkpoints | KV frames | bounce slots |
- *   | weight slots | expert frames |
+ *   | logits | flags | states | kept rows |     | states | checkpoints | KV frames | bounce slots |
+ *   | copied blocks | weight slots | expert frames |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last: plan_replan.c divides it anew and
@@ -95,7 +95,7 @@ enum { SPW_MTP_KEPT = SPW_DRAFT_MOST + 2 };
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
     uint64_t attention_gate, state_in, state_conv, state_rates, state_out;
-    uint64_t gate_up, gated, embedding, inputs, states;
+    uint64_t gate_up, gated, embedding, inputs, states, kept_rows;
     struct spw_plan_experts experts;
     /* Of the MTP layer: [sessions][SPW_MTP_KEPT] rows of what the last norm gives, and a row of
      * zeros; [chunk + 1] rows; and [chunk] rows of twice the width. */
@@ -170,6 +170,10 @@ struct spw_plan {
     uint64_t state_bytes;
     bool states_stay;
     uint32_t n_checkpoints, n_disk_checkpoints;
+    /* The most rows of a step with drafts that a layer with a state keeps of a session; bytes of
+     * what its products make of them, and of those and its rates. 0: such a step has no drafts. */
+    uint32_t kept_rows;
+    uint64_t kept_in_bytes, kept_bytes;
     bool reads_host_memory;
     bool disk_to_device; /* the disk reads into device memory and writes from it */
     uint32_t new_frames; /* of n_device_frames: see struct spw_plan_need */

@@ -144,6 +144,19 @@ static uint64_t lay_out_state_rows(struct spw_plan *p, const struct spw_plan_inp
     return at;
 }
 
+/* Each session has a place in each layer. */
+static void size_kept_rows(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    enum { ALIGN = 64 };
+    const struct spw_mixer_config *x = &in->weights->config->mixer;
+    const uint32_t rows = spw_min_u32(spw_min_u32(p->draft_rows, SPW_DRAFT_MOST + 1), p->chunk);
+    const uint64_t rates = rows * spw_row_bytes(in->compute, spw_mixer_rates_width(x));
+    p->kept_rows = p->n_states ? rows : 0;
+    p->kept_in_bytes =
+        spw_align_up(rows * spw_row_bytes(in->compute, spw_mixer_in_width(x)), ALIGN);
+    p->kept_bytes = p->kept_in_bytes + spw_align_up(rates, ALIGN);
+}
+
 static bool any_layer_does_both(const struct spw_model_config *c)
 {
     bool any = false;
@@ -195,6 +208,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->flags = take(&end, sizeof(uint32_t));
     d->states = take(&end, in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) *
                                p->state_bytes);
+    size_kept_rows(p, in);
+    d->kept_rows = take(&end, in->sessions * p->n_states * p->kept_bytes);
     d->weights = end;
     p->n_exact_frames = spw_plan_exact_frames(p, in);
 }

@@ -127,16 +127,6 @@ static uint32_t most_rows(const struct spw_draft_costs *c)
     return 2 * measured(c, SPW_DRAFT_ROWS, &times) + 1;
 }
 
-/* What it costs the next step, in the mean, that one of k drafts does not stay: it computes the
- * tokens again that did, and the one before them. */
-static double cost_of_setting_back(const struct spw_draft_costs *c, double p, uint32_t k)
-{
-    double sum = 0, odds = 1 - p;
-    for (uint32_t n = 1; n <= k; n++, odds *= p)
-        sum += odds * (cost(c, n) - 1);
-    return sum;
-}
-
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
                           double p, double each, uint32_t most)
 {
@@ -148,8 +138,7 @@ uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draf
     double tokens = before->n_tokens + 1, next = 1, best = least_gain * tokens / now;
     uint32_t length = 0;
     for (uint32_t k = 1; k <= spw_min_u32(most, rows); k++) {
-        double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
-        more += before->sets_back ? cost_of_setting_back(c, p, k) : 0;
+        const double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
         const double by_model = k * each / c->seconds;
         if (more + by_model > bearable || (most_rows(c) == 1 && bearable < 1))
             break;

@@ -58,8 +58,6 @@ struct spw_draft_step {
     uint32_t n_sessions, n_beside; /* n_sessions: with this one; n_beside: rows, as above */
     double n_tokens;               /* that it is expected to give to the other sessions */
     double seconds;                /* in which the draft model has worked for it */
-    bool sets_back; /* a draft that does not stay sets a state back: the tokens of the step that
-                       stayed pass once more with the next one */
 };
 /* How many of at most `most` (SPW_DRAFT_MOST) tokens to draft that stay with odds p each, and take
  * `each` seconds to propose. 0 before a step of so many sessions was measured. */

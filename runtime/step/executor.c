@@ -4,6 +4,7 @@
  *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
  *   chunk     norm, q k v, [attend], output, mlp: model/forward.c; here a step can be set aside
  *   experts   in some layers, in place of mlp, for all chunks together: experts.c
+ *   states    rows of layers with a state: executor_states.c
  *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
  *
  *   spw_executor_step
@@ -93,30 +94,6 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
     return move_states(x, layer, spw_kv_state_enter);
 }
 
-/* ---- layers with a state ---- */
-
-/* Rows of the chunk go through the states of their sequences. Positions that get a checkpoint are
- * ends of parts. */
-static int run_states(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
-                      const struct spw_chunk *chunk, void *h)
-{
-    const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
-    const uint32_t slice = x->config->state_slices[layer];
-    for (uint32_t i = 0; i < chunk->n_parts; i++) {
-        struct spw_kv_seq *seq = x->step->items[parts[i].span].seq->kv;
-        SPW_TRY(spw_kv_grow(seq, slice, parts[i].from, parts[i].to));
-        x->state_parts[i] = (struct spw_state_part){.state = spw_kv_state(seq, slice),
-                                                    .row = (uint32_t)(parts[i].row - chunk->row),
-                                                    .rows = (uint32_t)(parts[i].to - parts[i].from),
-                                                    .position = parts[i].from};
-    }
-    SPW_TRY(
-        spw_forward_state(&x->forward, layer, w, x->state_parts, chunk->n_parts, h, chunk->rows));
-    for (uint32_t i = 0; i < chunk->n_parts; i++)
-        SPW_TRY(spw_kv_checkpoint_layer(x->step->items[parts[i].span].seq->kv, parts[i].to, slice));
-    return 0;
-}
-
 /* ---- a chunk ---- */
 
 /* After each chunk. Or, if tiles are held for layers that read them: after all chunks of the last
@@ -175,7 +152,7 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     if (attends)
         SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
     if (spw_config_has_state(x->config, layer))
-        SPW_TRY(run_states(x, layer, w, chunk, h));
+        SPW_TRY(spw_executor_run_states(x, layer, w, chunk, h));
     if (attends)
         SPW_TRY(append(x, layer, chunk));
     if (!only_stores(x, layer))
@@ -376,12 +353,14 @@ static void retain_exact_tiles(struct spw_executor *x)
 
 /* Where a pass of a prompt begins, so that it can be taken back. Where the prompt itself begins,
  * the checkpoint stays. */
-static int mark_begin(struct spw_step *s, uint32_t i)
+static int mark_begin(const struct spw_executor *x, uint32_t i)
 {
+    struct spw_step *s = x->step;
     struct spw_kv_seq *seq = s->items[i].seq->kv;
     const uint64_t from = s->now->spans[i].from, before = s->began_at[i];
     const bool stays = from == s->spans[i].from || spw_kv_last_checkpoint(seq, from) == from;
     s->began_at[i] = stays ? 0 : from;
+    SPW_TRY(spw_executor_take_kept(x, seq));
     SPW_TRY(spw_kv_checkpoint(seq, from));
     spw_kv_checkpoint_drop(seq, before);
     return 0;
@@ -394,7 +373,7 @@ static int begin_checkpoints(struct spw_executor *x)
     struct spw_step *s = x->step;
     for (uint32_t i = 0; i < s->n_items && x->plan->n_states; i++)
         if (spw_step_is_prompt(s, i) && s->now->spans[i].from < s->now->spans[i].to)
-            SPW_TRY(mark_begin(s, i));
+            SPW_TRY(mark_begin(x, i));
     for (uint32_t n = 0; n < s->now->cut.n_parts; n++)
         if (spw_step_wants_checkpoint(s, n))
             spw_kv_checkpoint_begin(s->items[s->now->cut.parts[n].span].seq->kv,

@@ -107,4 +107,12 @@ int spw_executor_begin_kept(struct spw_executor *x);
 void spw_executor_drop_aside(struct spw_executor *x);
 /* Uploads the rope tables, after spw_weights_rope has changed them. */
 int spw_executor_upload_rope(struct spw_executor *x);
+/* executor_states.c. The rows of a chunk of the running step, h: [rows][hidden], go through the
+ * states of a layer. Positions that get a checkpoint are ends of parts. */
+int spw_executor_run_states(struct spw_executor *x, uint32_t layer,
+                            const struct spw_layer_weights *w, const struct spw_chunk *chunk,
+                            void *h);
+/* The states of all layers take the rows that are kept of the sequence, of which no layer is being
+ * computed. */
+int spw_executor_take_kept(const struct spw_executor *x, struct spw_kv_seq *seq);
 #endif

@@ -19,9 +19,7 @@ struct spw_executor_item {
     struct spw_step_span span; /* from < to */
     const int32_t *tokens;     /* [span.to], the whole sequence */
     bool is_last_step;         /* nothing is fetched for a next token */
-    /* Of the new tokens of an answer, all but its next one: drafts, and tokens that pass once more
-     * because a state was set back before them. 0 of a prompt. */
-    uint64_t n_beside;
+    uint64_t n_drafts;         /* of the span's tokens, after the one that an answer goes on by */
 };
 
 /* A pass as it was cut, and its list of transfers. Two of them: the running one and the next. */
@@ -77,7 +75,15 @@ bool spw_step_next_pass(struct spw_step *s, bool expects);
 /* Span i has more than what an answer goes on by. */
 static inline bool spw_step_is_prompt(const struct spw_step *s, uint32_t i)
 {
-    return s->spans[i].to > s->spans[i].from + 1 + s->items[i].n_beside;
+    return s->spans[i].to > s->spans[i].from + 1 + s->items[i].n_drafts;
+}
+/* Whether the part is a whole span with drafts, no more rows than a layer with a state keeps. */
+static inline bool spw_step_may_take_back(const struct spw_step *s, const struct spw_part *part)
+{
+    const struct spw_step_span *span = &s->spans[part->span];
+    return s->items[part->span].n_drafts && !spw_step_is_prompt(s, part->span) &&
+           part->from == span->from && part->to == span->to &&
+           part->to - part->from <= s->plan->kept_rows;
 }
 /* Whether the states at the end of part n of the running pass become a checkpoint: it is the end of
  * a prompt, or the last part before it that ends with a tile (its border, where it is cut there);

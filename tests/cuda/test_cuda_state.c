@@ -32,7 +32,27 @@ static void off_gpu(const struct on_gpu *g)
     }
 }
 
-/* Runs conv or recur; in calls of a few rows if `cut`. */
+/* A call for some rows; `stays`: no state changes. */
+static void call_gpu(const struct on_gpu *g, bool is_conv, bool stays, float *const *states,
+                     uint32_t from, uint32_t to, char *y, uint32_t *word)
+{
+    if (is_conv) {
+        struct spw_conv_args a = g->p.a.conv;
+        a.n_parts = state_cut_parts(&g->p, states, from, to, a.parts);
+        a.y = y;
+        state_let_stay(a.parts, a.n_parts, stays);
+        CHECK(!spw_conv_cuda(&a, NULL));
+    } else {
+        struct spw_recur_args a = g->p.a.recur;
+        a.n_parts = state_cut_parts(&g->p, states, from, to, a.parts);
+        a.y = y, a.not_finite = word;
+        state_let_stay(a.parts, a.n_parts, stays);
+        CHECK(!spw_recur_cuda(&a, NULL));
+    }
+}
+
+/* Runs conv or recur, in calls of a few rows if `cut`; each call first with states that stay, which
+ * gives the same rows. */
 static struct state_written run_on_gpu(const struct state_problem *p, bool is_conv, bool cut)
 {
     struct state_written w = state_written_init(p);
@@ -42,26 +62,23 @@ static struct state_written run_on_gpu(const struct state_problem *p, bool is_co
     to_gpu(&g, p, spw_dtype_bytes(is_conv ? p->a.conv.dtype : p->a.recur.dtype));
     for (uint32_t i = 0; i < p->n_parts; i++)
         states[i] = cuda_copy_of(w.states[i], bytes, 0);
-    char *y = cuda_copy_of(w.y, p->y_bytes, 0);
-    uint32_t *word = cuda_copy_of(&w.not_finite, sizeof *word, 0);
+    char *y = cuda_copy_of(w.y, p->y_bytes, 0), *y_first = cuda_copy_of(w.y, p->y_bytes, 0);
+    uint32_t *word = cuda_copy_of(&w.not_finite, sizeof *word, 0), first = 0;
+    uint32_t *word_first = cuda_copy_of(&first, sizeof first, 0);
+    char *rows = malloc(p->y_bytes + 1);
     for (uint32_t from = 0, n; from < p->rows; from += n) {
         n = cut ? state_draw(1, p->rows - from) : p->rows;
-        if (is_conv) {
-            struct spw_conv_args a = g.p.a.conv;
-            a.n_parts = state_cut_parts(p, states, from, from + n, a.parts);
-            a.y = y;
-            CHECK(!spw_conv_cuda(&a, NULL));
-        } else {
-            struct spw_recur_args a = g.p.a.recur;
-            a.n_parts = state_cut_parts(p, states, from, from + n, a.parts);
-            a.y = y, a.not_finite = word;
-            CHECK(!spw_recur_cuda(&a, NULL));
-        }
+        call_gpu(&g, is_conv, true, states, from, from + n, y_first, word_first);
+        call_gpu(&g, is_conv, false, states, from, from + n, y, word);
     }
     for (uint32_t i = 0; i < p->n_parts; i++)
         cuda_take_back(w.states[i], states[i], bytes, 0);
     cuda_take_back(w.y, y, p->y_bytes, 0);
+    cuda_take_back(rows, y_first, p->y_bytes, 0);
     cuda_take_back(&w.not_finite, word, sizeof *word, 0);
+    cuda_take_back(&first, word_first, sizeof first, 0);
+    CHECK(!memcmp(rows, w.y, p->y_bytes) && !first);
+    free(rows);
     off_gpu(&g);
     return w;
 }

@@ -4,6 +4,7 @@
 #define SPW_TESTS_ENGINE_PLAN_LAYOUT_H
 
 #include "base/numbers.h"
+#include "runtime/rules/draft_length.h"
 #include "tests/engine/plan_life.h"
 
 enum { PAGE = 4096 };
@@ -112,6 +113,7 @@ struct sizes {
     uint64_t state, logits; /* bytes */
     uint64_t rows, own, expert_rows, choices;
     uint64_t in, conv, rates, width; /* of a row of a layer with a state */
+    uint64_t kept;                   /* rows, of a step with drafts */
     bool both;                       /* a layer attends and has a state */
 };
 
@@ -126,6 +128,7 @@ static struct sizes sizes_of(const struct spw_plan *p, const struct spw_plan_inp
         z.conv = c->mixer.conv_channels;
         z.rates = spw_mixer_rates_width(&c->mixer);
         z.width = spw_mixer_width(&c->mixer);
+        z.kept = spw_min_u64(spw_min_u64(in->draft_rows, SPW_DRAFT_MOST + 1), p->chunk);
     }
     for (uint32_t l = 0; l < c->n_layers; l++) {
         z.both = z.both || (spw_config_attends(c, l) && spw_config_has_state(c, l));
@@ -177,6 +180,9 @@ static void check_device_regions(const struct spw_plan *p, const struct spw_plan
         {d->flags, 4},
         {d->states,
          in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) * p->state_bytes},
+        {d->kept_rows, in->sessions * p->n_states *
+                           (spw_align_up(z->kept * z->in * z->e, 64) +
+                            spw_align_up(z->kept * z->rates * z->e, 64))},
         {d->weights, sum->copied},
         {d->weight_slots, p->n_weight_slots * p->weight_slot_bytes},
         {d->expert_frames, p->n_expert_frames * in->weights->expert_frame_bytes},

@@ -149,6 +149,12 @@ static inline uint32_t state_cut_parts(const struct state_problem *p, float *con
     return n;
 }
 
+static inline void state_let_stay(struct spw_state_part *parts, uint32_t n, bool stays)
+{
+    for (uint32_t i = 0; i < n; i++)
+        parts[i].stays = stays;
+}
+
 /* ---- recur ---- */
 
 static inline const char *recur_text(const struct state_problem *p)

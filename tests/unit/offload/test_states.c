@@ -1,7 +1,7 @@
 /* States of the KV cache against a mirror: sequences that grow, are cut back, forked, closed, saved
- * and read again, whose passes end early, with states that stay on the device or move, and with any
- * number of checkpoints in memory and on a disk that now and then returns other bytes. And the rule
- * by which checkpoints go, alone.
+ * and read again, whose passes end early, with states that stay on the device or move, with rows
+ * that are kept and taken later or taken back, and with any number of checkpoints in memory and on
+ * a disk that now and then returns other bytes. And the rule by which checkpoints go, alone.
  *
  *   test_states [rounds] */
 #include "offload/kv/checkpoint.h"
@@ -11,12 +11,20 @@
 
 #include <string.h>
 
-enum { LAYERS = 3, SEQS = 4, WORDS = 1024, BYTES = 4 * WORDS, MOST_TOKENS = 12000, MOST = 9 };
+enum {
+    LAYERS = 3,
+    SEQS = 4,
+    WORDS = 1024,
+    BYTES = 4 * WORDS,
+    MOST_TOKENS = 12000,
+    MOST = 9,
+    ROWS = 16
+};
 
 struct mirror {
     struct spw_kv_seq *seq;            /* NULL: not open */
     uint32_t history[MOST_TOKENS + 1]; /* what the state is made of, after each number of tokens */
-    uint64_t n;
+    uint64_t n, taken;                 /* tokens; and of those that all states have taken */
 };
 
 struct world {
@@ -81,7 +89,7 @@ static void open_world(struct world *w, bool stay, uint32_t n_checkpoints)
     CHECK(w->lane.ops->open(&w->lane.device, &d, NULL) == 0);
     CHECK(spw_lane_open_streams(&w->lane) == 0);
     void *device, *host;
-    w->lane.device_arena_bytes = SEQS * LAYERS * BYTES;
+    w->lane.device_arena_bytes = SEQS * LAYERS * (BYTES + ROWS * 4);
     w->lane.host_arena_bytes = (SEQS + MOST) * LAYERS * BYTES;
     CHECK(w->lane.ops->alloc(w->lane.device, w->lane.device_arena_bytes, &device) == 0);
     CHECK(w->lane.ops->alloc_host(w->lane.device, w->lane.host_arena_bytes, &host) == 0);
@@ -104,6 +112,8 @@ static void open_world(struct world *w, bool stay, uint32_t n_checkpoints)
                    .device_arena = device,
                    .host_arena = host,
                    .checkpoint_arena = w->lane.host_arena + SEQS * LAYERS * BYTES,
+                   .kept_arena = w->lane.device_arena + SEQS * LAYERS * BYTES,
+                   .kept_bytes = ROWS * 4,
                    .n_checkpoints = n_checkpoints,
                    .disk = w->disk,
                    .n_disk_checkpoints = n_on_disk}};
@@ -130,18 +140,77 @@ static void close_world(struct world *w)
 
 /* ---- steps ---- */
 
+static void check_state(struct world *w, const struct mirror *m, uint32_t layer, uint64_t n)
+{
+    CHECK(spw_lane_stream_sync(&w->lane, w->lane.compute) == 0);
+    const uint32_t *state = (const uint32_t *)(const void *)spw_kv_state(m->seq, layer);
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < WORDS && n; i++)
+        wrong += state[i] != word(m, n, layer, i);
+    CHECK_MSG(!wrong, "layer %u, %llu tokens", layer, (unsigned long long)n);
+}
+
+static void set_state(const struct mirror *m, uint32_t layer, uint64_t n)
+{
+    uint32_t *state = (uint32_t *)(void *)spw_kv_state(m->seq, layer);
+    for (uint32_t i = 0; i < WORDS; i++)
+        state[i] = word(m, n, layer, i);
+}
+
+/* The state, which is on the device, takes the rows that are kept. */
+static void take(struct world *w, const struct mirror *m, uint32_t layer)
+{
+    const struct spw_kept_rows kept = spw_kv_state_kept(m->seq, layer);
+    const uint32_t *rows = kept.rows;
+    if (kept.from == kept.to)
+        return;
+    check_state(w, m, layer, kept.from);
+    for (uint64_t n = kept.from; n < kept.to; n++)
+        CHECK(rows[n - kept.from] == word(m, n + 1, layer, 0));
+    set_state(m, layer, kept.to);
+    spw_kv_state_took(m->seq, layer);
+}
+
+static void take_all(struct world *w, struct mirror *m)
+{
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        const struct spw_kept_rows kept = spw_kv_state_kept(m->seq, layer);
+        if (kept.from == kept.to)
+            continue;
+        CHECK(spw_kv_state_enter(m->seq, layer) == 0);
+        take(w, m, layer);
+        CHECK(spw_kv_state_leave(m->seq, layer) == 0);
+    }
+    m->taken = m->n;
+}
+
+/* Rows that may be taken back. `layers`: as of grow. */
+static void keep(struct world *w, struct mirror *m, uint64_t to, uint32_t layers)
+{
+    for (uint64_t n = m->n + 1; n <= to; n++)
+        m->history[n] = ++w->next;
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        CHECK(spw_kv_state_enter(m->seq, layer) == 0);
+        take(w, m, layer);
+        check_state(w, m, layer, m->n);
+        spw_kv_state_keep(m->seq, layer, to);
+        uint32_t *rows = spw_kv_state_kept(m->seq, layer).rows;
+        for (uint64_t n = m->n + 1; n <= to; n++)
+            rows[n - m->n - 1] = word(m, n, layer, 0);
+        if (layer + 1 < layers || layers == LAYERS)
+            CHECK(spw_kv_state_leave(m->seq, layer) == 0);
+    }
+    m->taken = m->n;
+    m->n = layers == LAYERS ? to : m->n;
+}
+
 /* Rows pass a layer: reads what `from` tokens have left, and leaves what `to` tokens leave. */
 static void pass_rows(struct world *w, struct mirror *m, uint32_t layer, uint64_t from, uint64_t to)
 {
-    CHECK(spw_lane_stream_sync(&w->lane, w->lane.compute) == 0);
-    uint32_t *state = (uint32_t *)(void *)spw_kv_state(m->seq, layer);
-    uint32_t wrong = 0;
-    for (uint32_t i = 0; i < WORDS && from; i++)
-        wrong += state[i] != word(m, from, layer, i);
-    CHECK_MSG(!wrong, "layer %u, %llu tokens", layer, (unsigned long long)from);
+    take(w, m, layer);
+    check_state(w, m, layer, from);
     CHECK(spw_kv_grow(m->seq, layer, from, to) == 0);
-    for (uint32_t i = 0; i < WORDS; i++)
-        state[i] = word(m, to, layer, i);
+    set_state(m, layer, to);
 }
 
 /* Rows pass a layer in parts; at the end of some a checkpoint is made. */
@@ -171,10 +240,12 @@ static void grow(struct world *w, struct mirror *m, uint64_t to, uint32_t layers
             spw_kv_checkpoint_begin(m->seq, end);
     }
     for (uint32_t layer = 0; layer < layers; layer++) {
-        const struct mirror *other = &w->m[draw(w, 0, SEQS - 1)];
+        struct mirror *other = &w->m[draw(w, 0, SEQS - 1)];
         pass_layer(w, m, layer, part, to);
         if (layer + 1 < layers || layers == LAYERS)
             CHECK(spw_kv_state_leave(m->seq, layer) == 0);
+        if (other->seq && other != m)
+            take_all(w, other);
         if (other->seq && other != m)
             CHECK(spw_kv_checkpoint(other->seq, other->n) == 0);
     }
@@ -182,22 +253,24 @@ static void grow(struct world *w, struct mirror *m, uint64_t to, uint32_t layers
     spw_kv_checkpoints_end(m->seq, layers == LAYERS);
     CHECK(!all || layers < LAYERS || !any || spw_kv_last_checkpoint(m->seq, UINT64_MAX) == to);
     if (layers == LAYERS)
-        m->n = to;
+        m->n = m->taken = to;
 }
 
-static void cut(struct world *w, struct mirror *m, uint64_t n)
+/* unsure: a step has ended early, and layers may have passed n. */
+static void cut(struct world *w, struct mirror *m, uint64_t n, bool unsure)
 {
     uint64_t reach;
     int rc;
     do { /* again from an earlier checkpoint, if that one was damaged */
         reach = spw_kv_reach(m->seq, w->kinds, n);
-        CHECK(reach <= n);
+        CHECK(reach <= n && (reach == n || n < m->taken || unsure));
         rc = spw_kv_truncate(m->seq, w->kinds, reach);
         CHECK(!rc || (rc == -EBADMSG && w->disk));
     } while (rc);
     CHECK(spw_kv_last_checkpoint(m->seq, UINT64_MAX) <= reach);
     n_cut_back += reach && reach < m->n;
     m->n = reach;
+    m->taken = spw_min_u64(m->taken, reach);
 }
 
 static void fork_one(struct world *w, struct mirror *to, const struct mirror *from)
@@ -207,6 +280,7 @@ static void fork_one(struct world *w, struct mirror *to, const struct mirror *fr
     CHECK(spw_kv_seq_fork(to->seq, from->seq) == 0);
     memcpy(to->history, from->history, sizeof to->history);
     to->n = from->n;
+    to->taken = from->taken;
 }
 
 /* Through memory, to a new sequence. */
@@ -216,6 +290,7 @@ static void move(struct world *w, struct mirror *m)
     const uint32_t tile = spw_waterline_tiles(m->n) - 1;
     if (!m->n)
         return;
+    take_all(w, m);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         CHECK(spw_kv_export(m->seq, layer, SPW_SNAPSHOT_WINDOW, tile, tile + 1, memory[layer]) ==
               0);
@@ -232,9 +307,9 @@ static void walk_step(struct world *w)
     if (!m->seq)
         CHECK(spw_kv_seq_open(&m->seq, w->kv) == 0);
     const uint64_t to = m->n + draw(w, 1, draw(w, 0, 1) ? 3 : 700);
-    switch (draw(w, 0, 7)) {
+    switch (draw(w, 0, 10)) {
     case 0:
-        cut(w, m, draw(w, 0, m->n));
+        cut(w, m, draw(w, 0, m->n), false);
         break;
     case 1:
         if (m != other && other->seq)
@@ -243,12 +318,13 @@ static void walk_step(struct world *w)
     case 2:
         spw_kv_seq_close(m->seq);
         m->seq = NULL;
-        m->n = 0;
+        m->n = m->taken = 0;
         break;
     case 3:
         move(w, m);
         break;
     case 4:
+        take_all(w, m);
         CHECK(spw_kv_checkpoint(m->seq, m->n) == 0);
         break;
     case 5:
@@ -256,7 +332,21 @@ static void walk_step(struct world *w)
             break;
         grow(w, m, to, draw(w, 1, LAYERS - 1)); /* and then it is cut back */
         n_failed++;
-        cut(w, m, m->n);
+        cut(w, m, m->n, true);
+        break;
+    case 6: /* the states of some layers have taken the rows that were kept before */
+        if (!m->n || m->n + ROWS > MOST_TOKENS)
+            break;
+        keep(w, m, m->n + draw(w, 1, ROWS), draw(w, 1, LAYERS - 1));
+        n_failed++;
+        cut(w, m, m->n, false);
+        break;
+    case 7:
+    case 8:
+        if (!m->n || m->n + ROWS > MOST_TOKENS)
+            break;
+        keep(w, m, m->n + draw(w, 1, ROWS), LAYERS);
+        cut(w, m, draw(w, m->taken, m->n), false);
         break;
     default:
         if (to <= MOST_TOKENS)

@@ -329,7 +329,7 @@ static void answer_beside_poison(const char *folder, bool drafts, struct spw_res
         CHECK_MSG(more >= 0, "%s: %s", folder, err.text);
     }
     spw_batch_times(b, &times);
-    CHECK(!drafts || !e->plan.n_states == (times.n_accepted > 0));
+    CHECK(!drafts || times.n_accepted > 0);
     CHECK(!spw_batch_take(b, id, out) && out->n_tokens == 60);
     spw_batch_close(b);
     spw_engine_close(e);
@@ -388,7 +388,7 @@ static uint32_t propose_one(struct spw_batch_entry *x, int32_t *out, uint32_t mo
 {
     const size_t at = x->answer.result.n_tokens;
     *match = 40;
-    CHECK(x->session->n_set_back + most <= SPW_DRAFT_MOST);
+    CHECK(x->session->n_tokens + 1 == x->answer.n_tokens); /* nothing is computed again */
     for (uint32_t i = 0; i < most; i++)
         out[i] = (right->tokens[at] + (i > 0)) % VOCAB;
     return most;
@@ -441,10 +441,14 @@ static void ask_again(const char *folder, bool drafts, struct spw_result *out)
 /* Drafts that are taken back leave a session what it needs to go back to an earlier question. */
 static void test_taken_back(void)
 {
-    static const char *const folders[] = {"tests/golden/exaone_moe_listed", /* a window of 20 */
-                                          "tests/golden/qwen3_next_plain",
-                                          "tests/golden/recurrent_gemma_plain"}; /* both */
-    for (int i = 0; i < 3; i++) {
+    static const char *const folders[] = {
+        "tests/golden/exaone_moe_listed", /* a window of 20; then states of each kind */
+        "tests/golden/qwen3_next_plain",     "tests/golden/qwen3_5_bf16",
+        "tests/golden/lfm2_plain",           "tests/golden/mamba_plain",
+        "tests/golden/mamba2_plain",         "tests/golden/falcon_h1_plain",
+        "tests/golden/nemotron_h_plain",     "tests/golden/granitemoehybrid_plain",
+        "tests/golden/recurrent_gemma_plain"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         struct spw_result off, on;
         ask_again(folders[i], false, &off);
         right = &off;

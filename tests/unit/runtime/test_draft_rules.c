@@ -83,8 +83,7 @@ static void check_length(uint64_t *seed)
 {
     struct spw_draft_costs c = {.n_sessions = 2, .seconds = 0.1};
     const double each = (double)check_range(seed, 0, 20) / 1000; /* of a step of 0.1 */
-    const struct spw_draft_step s = {2, (uint32_t)check_range(seed, 0, 8), 1.5, 0.02,
-                                     check_random(seed) % 2};
+    const struct spw_draft_step s = {2, (uint32_t)check_range(seed, 0, 8), 1.5, 0.02};
     const double p = (double)check_range(seed, 0, 100) / 100;
     const uint32_t most = (uint32_t)check_range(seed, 0, SPW_DRAFT_MOST);
     uint32_t last = 0;
@@ -95,11 +94,9 @@ static void check_length(uint64_t *seed)
     c.spent = (double)check_range(seed, 0, 40);
     const double now = cost_of(&c, s.n_beside) + 0.2, bearable = c.spent * 0.008 / 0.1;
     double tokens = s.n_tokens + 1, best = 0, rates[SPW_DRAFT_MOST + 1] = {1.02 * tokens / now};
-    double back = 0;
     best = rates[0];
     for (uint32_t k = 1; k <= most; k++) {
-        back += s.sets_back ? pow(p, k - 1) * (1 - p) * (cost_of(&c, k) - 1) : 0;
-        const double times = cost_of(&c, s.n_beside + k) + 0.2 + k * each / 0.1 + back;
+        const double times = cost_of(&c, s.n_beside + k) + 0.2 + k * each / 0.1;
         if (s.n_beside + k > 2 * last + 1 || times - now > bearable || (!last && bearable < 1))
             break;
         tokens += pow(p, k);
@@ -147,7 +144,7 @@ static void test_costs(void)
 struct run {
     uint32_t n_requests, n_tokens, prompt, has;
     double stays, each;
-    bool sets_back, is_busy;
+    bool is_busy;
 };
 
 static double clock_of(const struct run *r, double seconds, uint64_t *seed)
@@ -164,26 +161,23 @@ static double play(const struct run *r, uint64_t *seed)
     double total = 0;
     for (uint32_t i = 0; i < r->n_requests; i++) {
         struct spw_draft_odds odds = all;
-        uint32_t back = 0, stayed;
+        uint32_t stayed;
         c.spent += clock_of(r, r->prompt, seed);
         total += r->prompt;
         for (uint32_t at = 1; at < r->n_tokens; at += 1 + stayed) {
-            const struct spw_draft_step s = {
-                .n_sessions = 1, .n_beside = back, .sets_back = r->sets_back};
+            const struct spw_draft_step s = {.n_sessions = 1};
             const bool has = check_random(seed) % 100 < r->has;
             const uint32_t match = 3 + (uint32_t)(check_random(seed) % 30);
-            const uint32_t most =
-                spw_min_u32(r->n_tokens - at - 1, spw_min_u32(SPW_DRAFT_MOST - back, 15));
+            const uint32_t most = spw_min_u32(r->n_tokens - at - 1, SPW_DRAFT_MOST);
             const double p = spw_draft_odds_of(&odds, match);
             const uint32_t k = has ? spw_draft_length(&c, &s, p, 0, most) : 0;
-            const double seconds = 1 + r->each * (k + back);
+            const double seconds = 1 + r->each * k;
             uint32_t right = 0; /* tokens after the match */
             while (right < 16 && (double)(check_random(seed) % 1000) < 1000 * r->stays)
                 right++;
             stayed = spw_min_u32(k, right);
-            spw_draft_costs_note(&c, 1, k + back, clock_of(r, seconds, seed));
+            spw_draft_costs_note(&c, 1, k, clock_of(r, seconds, seed));
             total += seconds;
-            back = r->sets_back && stayed < k ? 1 + stayed : 0;
             if (!has)
                 continue;
             const uint32_t seen = k ? stayed : right > 0;
@@ -202,13 +196,12 @@ static void test_runs(bool is_busy, uint64_t *seed)
 {
     static const double odds[] = {0, 0.2, 0.5, 0.8, 0.95}, rows[] = {0, 0.05, 0.2, 0.5, 1};
     static const uint32_t lengths[] = {8, 64, 300}, prompts[] = {1, 10, 100};
-    for (int i = 0; i < 5 * 5 * 3 * 3 * 2 * 2; i++) {
+    for (int i = 0; i < 5 * 5 * 3 * 3 * 2; i++) {
         const struct run r = {.stays = odds[i % 5],
                               .each = rows[i / 5 % 5],
                               .n_tokens = lengths[i / 25 % 3],
                               .prompt = prompts[i / 75 % 3],
-                              .sets_back = i / 225 % 2,
-                              .n_requests = i / 450 ? 8 : 1,
+                              .n_requests = i / 225 ? 8 : 1,
                               .has = (uint32_t)check_range(seed, 20, 100),
                               .is_busy = is_busy};
         const double t = play(&r, seed);
