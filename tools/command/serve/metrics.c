@@ -5,6 +5,7 @@
 #include "tools/command/serve/work.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 enum { N_BUCKETS = 14 };
@@ -15,93 +16,95 @@ static const double seconds[N_BUCKETS] = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 
 static const double tokens[N_BUCKETS] = {1,    4,    16,   64,    256,   512,    1024,
                                          2048, 4096, 8192, 16384, 65536, 262144, 1048576};
 
-#define GAUGE(series, labels, text)                                                                \
-    {                                                                                              \
-        .name = (series), .label = (labels), .help = (text)                                        \
-    }
-#define COUNTER(series, labels, text)                                                              \
-    {                                                                                              \
-        .name = (series), .label = (labels), .help = (text), .is_counter = true                    \
-    }
-#define HISTOGRAM(series, of, text)                                                                \
-    {                                                                                              \
-        .name = (series), .bounds = (of), .help = (text)                                           \
-    }
-
-static const struct row {
+struct row {
     const char *name, *label; /* label: more labels, or NULL */
     const char *help;         /* NULL: the series of the row before */
     const double *bounds;     /* of a histogram, else NULL */
-    bool is_counter;
-} rows[SERVE_N_METRICS] = {
-    [SERVE_RUNNING] = GAUGE("num_requests_running", NULL, "Requests that run."),
-    [SERVE_WAITING] = GAUGE("num_requests_waiting", NULL, "Requests that wait for a place."),
-    [SERVE_BYTES_HOST_TO_DEVICE] =
-        COUNTER("moved_bytes_total", "link=\"host_to_device\"", "Bytes moved over a link."),
-    [SERVE_BYTES_DEVICE_TO_HOST] = COUNTER("moved_bytes_total", "link=\"device_to_host\"", NULL),
-    [SERVE_BYTES_HOST_TO_DISK] = COUNTER("moved_bytes_total", "link=\"host_to_disk\"", NULL),
-    [SERVE_BYTES_DISK_TO_HOST] = COUNTER("moved_bytes_total", "link=\"disk_to_host\"", NULL),
-    [SERVE_DEVICE_BUDGET] = GAUGE("tier_budget_bytes", "tier=\"device\"", "Budget of a tier."),
-    [SERVE_HOST_BUDGET] = GAUGE("tier_budget_bytes", "tier=\"host\"", NULL),
-    [SERVE_DISK_BUDGET] = GAUGE("tier_budget_bytes", "tier=\"disk\"", NULL),
-    [SERVE_DEVICE_PEAK] =
-        GAUGE("tier_peak_bytes", "tier=\"device\"", "The most bytes of a tier that were in use."),
-    [SERVE_HOST_PEAK] = GAUGE("tier_peak_bytes", "tier=\"host\"", NULL),
-    [SERVE_DISK_PEAK] = GAUGE("tier_peak_bytes", "tier=\"disk\"", NULL),
-    [SERVE_KV_USAGE] = GAUGE("kv_cache_usage_perc", NULL,
-                             "The part of the room for KV that running requests have; 1: all."),
-    [SERVE_FALLBACKS] = COUNTER("fallbacks_total", NULL, "Fallbacks for want of memory."),
-    [SERVE_LOST_TILES] = COUNTER("lost_tiles_total", NULL, "Tiles that were damaged on disk."),
-    [SERVE_UNHIDDEN_WAIT] = COUNTER("unhidden_wait_seconds_total", NULL,
-                                    "Seconds in which computation waited for a transfer."),
-    [SERVE_KEPT] = GAUGE("kept_sessions", NULL,
-                         "Ended requests whose KV stays for requests that begin alike."),
-    [SERVE_KEPT_TOKENS] = GAUGE("kept_tokens", NULL, "Tokens of these requests."),
-    [SERVE_WORST_GAP] =
-        GAUGE("worst_gap_seconds", NULL, "The longest time between two tokens of an answer."),
-    [SERVE_LAST_GAP] =
-        GAUGE("last_gap_seconds", NULL, "The longest time between two tokens in the last step."),
-    [SERVE_PROMPT_CHUNKS] = GAUGE("step_prompt_chunks", NULL, "Chunks of prompts in a step, now."),
-    [SERVE_PREFILL_SECONDS] =
-        COUNTER("prefill_seconds_total", NULL, "Seconds of steps with prompts."),
-    [SERVE_DECODE_SECONDS] = COUNTER("decode_seconds_total", NULL, "Seconds of other steps."),
-    [SERVE_DECODE_STEPS] = COUNTER("decode_steps_total", NULL, "Steps without prompts."),
-    [SERVE_DRAFTED] =
-        COUNTER("spec_decode_num_draft_tokens_total", NULL, "Tokens that were drafted."),
-    [SERVE_ACCEPTED] =
-        COUNTER("spec_decode_num_accepted_tokens_total", NULL, "Drafted tokens that were picked."),
-    [SERVE_PUBLISHED_BYTES] =
-        COUNTER("prefix_cache_written_bytes_total", NULL, "Bytes written to the prefix cache."),
-    [SERVE_PROMPT_TOKENS] =
-        COUNTER("prompt_tokens_total", NULL, "Tokens of prompts that were read."),
-    [SERVE_GENERATED_TOKENS] =
-        COUNTER("generation_tokens_total", NULL, "Tokens that were generated."),
-    [SERVE_PREFIX_QUERIES] = COUNTER("prefix_cache_queries_total", NULL, "Tokens of prompts."),
-    [SERVE_PREFIX_HITS] =
-        COUNTER("prefix_cache_hits_total", NULL, "Tokens of prompts that were not computed again."),
-    [SERVE_REFUSED] = COUNTER("requests_refused_total", NULL, "Requests that were refused."),
-    [SERVE_ENDED_STOP] =
-        COUNTER("request_success_total", "finished_reason=\"stop\"", "Requests that have ended."),
-    [SERVE_ENDED_LENGTH] = COUNTER("request_success_total", "finished_reason=\"length\"", NULL),
-    [SERVE_ENDED_ABORT] = COUNTER("request_success_total", "finished_reason=\"abort\"", NULL),
-    [SERVE_ENDED_ERROR] = COUNTER("request_success_total", "finished_reason=\"error\"", NULL),
-    [SERVE_SET_ASIDE] = COUNTER("prompts_set_aside_total", NULL,
-                                "Times that a prompt was set aside for decode steps."),
-    [SERVE_FIRST_TOKEN] = HISTOGRAM("time_to_first_token_seconds", seconds,
-                                    "Seconds from a request to its first token."),
-    [SERVE_BETWEEN_TOKENS] = HISTOGRAM("inter_token_latency_seconds", seconds,
-                                       "Seconds between two tokens of an answer."),
-    [SERVE_WHOLE] =
-        HISTOGRAM("e2e_request_latency_seconds", seconds, "Seconds from a request to its end."),
-    [SERVE_QUEUED] =
-        HISTOGRAM("request_queue_time_seconds", seconds, "Seconds that a request waited."),
-    [SERVE_PREFILL] = HISTOGRAM("request_prefill_time_seconds", seconds,
-                                "Seconds from the place of a request to its first token."),
-    [SERVE_DECODE] = HISTOGRAM("request_decode_time_seconds", seconds,
-                               "Seconds from the first token of a request to its end."),
-    [SERVE_REQUEST_PROMPT] = HISTOGRAM("request_prompt_tokens", tokens, "Tokens of a prompt."),
-    [SERVE_REQUEST_GENERATED] =
-        HISTOGRAM("request_generation_tokens", tokens, "Tokens of an answer."),
+    bool is_gauge;
+    /* The member of struct serve_counters that has the number; 0: there is none. */
+    enum { OF_NOTHING, OF_U32, OF_U64, OF_DOUBLE, OF_KV_USAGE } of;
+    size_t at;
+};
+
+#define OF(member)                                                                                 \
+    .at = offsetof(struct serve_counters, member),                                                 \
+    .of = _Generic(((struct serve_counters *)0)->member, uint32_t                                  \
+                   : OF_U32, uint64_t                                                              \
+                   : OF_U64, double                                                                \
+                   : OF_DOUBLE)
+#define MOVED(link) OF(engine.moved_bytes[SPW_MOVED_##link])
+#define GAUGE .is_gauge = true
+
+/* What serve_metrics_count sets. */
+static const struct row counts[] = {
+    {"num_requests_running", NULL, "Requests that run.", GAUGE, OF(n_running)},
+    {"num_requests_waiting", NULL, "Requests that wait for a place.", GAUGE, OF(n_waiting)},
+    {"moved_bytes_total", "link=\"host_to_device\"", "Bytes moved over a link.",
+     MOVED(HOST_TO_DEVICE)},
+    {"moved_bytes_total", "link=\"device_to_host\"", NULL, MOVED(DEVICE_TO_HOST)},
+    {"moved_bytes_total", "link=\"host_to_disk\"", NULL, MOVED(HOST_TO_DISK)},
+    {"moved_bytes_total", "link=\"disk_to_host\"", NULL, MOVED(DISK_TO_HOST)},
+    {"tier_budget_bytes", "tier=\"device\"", "Budget of a tier.", GAUGE,
+     OF(engine.device_budget_bytes)},
+    {"tier_budget_bytes", "tier=\"host\"", NULL, GAUGE, OF(engine.host_budget_bytes)},
+    {"tier_budget_bytes", "tier=\"disk\"", NULL, GAUGE, OF(engine.disk_budget_bytes)},
+    {"tier_peak_bytes", "tier=\"device\"", "The most bytes of a tier that were in use.", GAUGE,
+     OF(engine.device_peak_bytes)},
+    {"tier_peak_bytes", "tier=\"host\"", NULL, GAUGE, OF(engine.host_peak_bytes)},
+    {"tier_peak_bytes", "tier=\"disk\"", NULL, GAUGE, OF(engine.disk_peak_bytes)},
+    {"kv_cache_usage_perc", NULL, "The part of the room for KV that running requests have; 1: all.",
+     GAUGE, .of = OF_KV_USAGE},
+    {"fallbacks_total", NULL, "Fallbacks for want of memory.", OF(engine.n_fallbacks)},
+    {"lost_tiles_total", NULL, "Tiles that were damaged on disk.", OF(engine.n_lost_tiles)},
+    {"unhidden_wait_seconds_total", NULL, "Seconds in which computation waited for a transfer.",
+     OF(engine.unhidden_wait_seconds)},
+    {"kept_sessions", NULL, "Ended requests whose KV stays for requests that begin alike.", GAUGE,
+     OF(n_kept)},
+    {"kept_tokens", NULL, "Tokens of these requests.", GAUGE, OF(n_kept_tokens)},
+    {"worst_gap_seconds", NULL, "The longest time between two tokens of an answer.", GAUGE,
+     OF(worst_gap_seconds)},
+    {"last_gap_seconds", NULL, "The longest time between two tokens in the last step.", GAUGE,
+     OF(last_gap_seconds)},
+    {"step_prompt_chunks", NULL, "Chunks of prompts in a step, now.", GAUGE, OF(prompt_chunks)},
+    {"prefill_seconds_total", NULL, "Seconds of steps with prompts.", OF(prefill_seconds)},
+    {"decode_seconds_total", NULL, "Seconds of other steps.", OF(decode_seconds)},
+    {"decode_steps_total", NULL, "Steps without prompts.", OF(n_decode_steps)},
+    {"spec_decode_num_draft_tokens_total", NULL, "Tokens that were drafted.", OF(n_drafted)},
+    {"spec_decode_num_accepted_tokens_total", NULL, "Drafted tokens that were picked.",
+     OF(n_accepted)},
+    {"prefix_cache_written_bytes_total", NULL, "Bytes written to the prefix cache.",
+     OF(prefix.written_bytes)},
+    {"prompt_tokens_total", NULL, "Tokens of prompts that were read.", OF(n_prompt_tokens)},
+    {"generation_tokens_total", NULL, "Tokens that were generated.", OF(n_answer_tokens)},
+    {"prefix_cache_queries_total", NULL, "Tokens of prompts.", OF(n_prompt_tokens)},
+    {"prefix_cache_hits_total", NULL, "Tokens of prompts that were not computed again.",
+     OF(n_reused_tokens)},
+    {"prompts_set_aside_total", NULL, "Times that a prompt was set aside for decode steps.",
+     OF(n_asides)},
+    {"requests_refused_total", NULL, "Requests that were refused.", OF(n_refused)},
+};
+enum { N_COUNTS = sizeof counts / sizeof *counts };
+
+static const struct row rows[SERVE_N_METRICS] = {
+    [SERVE_ENDED_STOP] = {"request_success_total", "finished_reason=\"stop\"",
+                          "Requests that have ended."},
+    [SERVE_ENDED_LENGTH] = {"request_success_total", "finished_reason=\"length\""},
+    [SERVE_ENDED_ABORT] = {"request_success_total", "finished_reason=\"abort\""},
+    [SERVE_ENDED_ERROR] = {"request_success_total", "finished_reason=\"error\""},
+    [SERVE_FIRST_TOKEN] = {"time_to_first_token_seconds", NULL,
+                           "Seconds from a request to its first token.", seconds},
+    [SERVE_BETWEEN_TOKENS] = {"inter_token_latency_seconds", NULL,
+                              "Seconds between two tokens of an answer.", seconds},
+    [SERVE_WHOLE] = {"e2e_request_latency_seconds", NULL, "Seconds from a request to its end.",
+                     seconds},
+    [SERVE_QUEUED] = {"request_queue_time_seconds", NULL, "Seconds that a request waited.",
+                      seconds},
+    [SERVE_PREFILL] = {"request_prefill_time_seconds", NULL,
+                       "Seconds from the place of a request to its first token.", seconds},
+    [SERVE_DECODE] = {"request_decode_time_seconds", NULL,
+                      "Seconds from the first token of a request to its end.", seconds},
+    [SERVE_REQUEST_PROMPT] = {"request_prompt_tokens", NULL, "Tokens of a prompt.", tokens},
+    [SERVE_REQUEST_GENERATED] = {"request_generation_tokens", NULL, "Tokens of an answer.", tokens},
 };
 
 struct value {
@@ -111,7 +114,7 @@ struct value {
 
 struct serve_metrics {
     pthread_mutex_t mutex;
-    struct value values[SERVE_N_METRICS];
+    struct value counts[N_COUNTS], values[SERVE_N_METRICS];
 };
 
 struct serve_metrics *serve_metrics_open(void)
@@ -129,50 +132,22 @@ void serve_metrics_close(struct serve_metrics *m)
     spw_free(m);
 }
 
-void serve_metrics_count(struct serve_metrics *m, const struct serve_counters *c)
+static double number(const struct serve_counters *c, const struct row *r)
 {
     const struct spw_stats *e = &c->engine;
-    const struct {
-        enum serve_metric row;
-        double value;
-    } counts[] = {
-        {SERVE_RUNNING, c->n_running},
-        {SERVE_WAITING, c->n_waiting},
-        {SERVE_BYTES_HOST_TO_DEVICE, (double)e->moved_bytes[SPW_MOVED_HOST_TO_DEVICE]},
-        {SERVE_BYTES_DEVICE_TO_HOST, (double)e->moved_bytes[SPW_MOVED_DEVICE_TO_HOST]},
-        {SERVE_BYTES_HOST_TO_DISK, (double)e->moved_bytes[SPW_MOVED_HOST_TO_DISK]},
-        {SERVE_BYTES_DISK_TO_HOST, (double)e->moved_bytes[SPW_MOVED_DISK_TO_HOST]},
-        {SERVE_DEVICE_BUDGET, (double)e->device_budget_bytes},
-        {SERVE_HOST_BUDGET, (double)e->host_budget_bytes},
-        {SERVE_DISK_BUDGET, (double)e->disk_budget_bytes},
-        {SERVE_DEVICE_PEAK, (double)e->device_peak_bytes},
-        {SERVE_HOST_PEAK, (double)e->host_peak_bytes},
-        {SERVE_DISK_PEAK, (double)e->disk_peak_bytes},
-        {SERVE_KV_USAGE, e->most_kv_tokens ? (double)e->kv_tokens / (double)e->most_kv_tokens : 0},
-        {SERVE_FALLBACKS, (double)e->n_fallbacks},
-        {SERVE_LOST_TILES, (double)e->n_lost_tiles},
-        {SERVE_UNHIDDEN_WAIT, e->unhidden_wait_seconds},
-        {SERVE_KEPT, c->n_kept},
-        {SERVE_KEPT_TOKENS, (double)c->n_kept_tokens},
-        {SERVE_WORST_GAP, c->worst_gap_seconds},
-        {SERVE_LAST_GAP, c->last_gap_seconds},
-        {SERVE_PROMPT_CHUNKS, c->prompt_chunks},
-        {SERVE_PREFILL_SECONDS, c->prefill_seconds},
-        {SERVE_DECODE_SECONDS, c->decode_seconds},
-        {SERVE_DECODE_STEPS, (double)c->n_decode_steps},
-        {SERVE_DRAFTED, (double)c->n_drafted},
-        {SERVE_ACCEPTED, (double)c->n_accepted},
-        {SERVE_PUBLISHED_BYTES, (double)c->prefix.written_bytes},
-        {SERVE_PROMPT_TOKENS, (double)c->n_prompt_tokens},
-        {SERVE_GENERATED_TOKENS, (double)c->n_answer_tokens},
-        {SERVE_PREFIX_QUERIES, (double)c->n_prompt_tokens},
-        {SERVE_PREFIX_HITS, (double)c->n_reused_tokens},
-        {SERVE_SET_ASIDE, (double)c->n_asides},
-        {SERVE_REFUSED, (double)c->n_refused},
-    };
+    const void *at = (const char *)c + r->at;
+    return r->of == OF_DOUBLE  ? *(const double *)at
+           : r->of == OF_U32   ? *(const uint32_t *)at
+           : r->of == OF_U64   ? (double)*(const uint64_t *)at
+           : e->most_kv_tokens ? (double)e->kv_tokens / (double)e->most_kv_tokens
+                               : 0;
+}
+
+void serve_metrics_count(struct serve_metrics *m, const struct serve_counters *c)
+{
     pthread_mutex_lock(&m->mutex);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        m->values[counts[i].row].sum = counts[i].value;
+    for (size_t i = 0; i < N_COUNTS; i++)
+        m->counts[i].sum = number(c, &counts[i]);
     pthread_mutex_unlock(&m->mutex);
 }
 
@@ -229,9 +204,9 @@ static void write_row(struct writer *w, const struct row *r, const struct value 
 {
     if (r->help)
         add(w, "# HELP spillway:%s %s\n# TYPE spillway:%s %s\n", r->name, r->help, r->name,
-            r->bounds       ? "histogram"
-            : r->is_counter ? "counter"
-                            : "gauge");
+            r->bounds     ? "histogram"
+            : r->is_gauge ? "gauge"
+                          : "counter");
     if (r->bounds)
         write_histogram(w, r, v);
     else
@@ -254,12 +229,15 @@ static void escape(char *to, size_t bytes, const char *from)
 int serve_metrics_write(struct serve_metrics *m, const char *model, struct cli_text *out)
 {
     char name[512];
-    struct value values[SERVE_N_METRICS];
+    struct value found[N_COUNTS], values[SERVE_N_METRICS];
     struct writer w = {out, name, 0};
     escape(name, sizeof name, model);
     pthread_mutex_lock(&m->mutex);
+    memcpy(found, m->counts, sizeof found);
     memcpy(values, m->values, sizeof values);
     pthread_mutex_unlock(&m->mutex);
+    for (size_t i = 0; i < N_COUNTS; i++)
+        write_row(&w, &counts[i], &found[i]);
     for (size_t i = 0; i < SERVE_N_METRICS; i++)
         write_row(&w, &rows[i], &values[i]);
     return w.rc;

@@ -5,41 +5,9 @@
 
 #include "tools/command/common.h"
 
+/* Numbers that grow with requests. What the engine's side counts itself has rows in metrics.c
+ * alone. */
 enum serve_metric {
-    /* gauges, and counters that the engine counts itself: set */
-    SERVE_RUNNING, /* requests that the batch has admitted */
-    SERVE_WAITING,
-    SERVE_BYTES_HOST_TO_DEVICE,
-    SERVE_BYTES_DEVICE_TO_HOST,
-    SERVE_BYTES_HOST_TO_DISK,
-    SERVE_BYTES_DISK_TO_HOST,
-    SERVE_DEVICE_BUDGET,
-    SERVE_HOST_BUDGET,
-    SERVE_DISK_BUDGET,
-    SERVE_DEVICE_PEAK,
-    SERVE_HOST_PEAK,
-    SERVE_DISK_PEAK,
-    SERVE_KV_USAGE, /* of 1: at 1 requests wait */
-    SERVE_FALLBACKS,
-    SERVE_LOST_TILES,
-    SERVE_UNHIDDEN_WAIT, /* seconds */
-    SERVE_KEPT, /* ended requests whose KV stays for requests that begin alike, and their tokens */
-    SERVE_KEPT_TOKENS,
-    SERVE_WORST_GAP, /* seconds between two tokens of an answer: ever, and in the last step */
-    SERVE_LAST_GAP,
-    SERVE_PROMPT_CHUNKS, /* of a step, now */
-    SERVE_PREFILL_SECONDS,
-    SERVE_DECODE_SECONDS,
-    SERVE_DECODE_STEPS,
-    SERVE_DRAFTED,
-    SERVE_ACCEPTED,
-    SERVE_PUBLISHED_BYTES, /* written to the prefix cache */
-    SERVE_PROMPT_TOKENS,
-    SERVE_GENERATED_TOKENS,
-    SERVE_PREFIX_QUERIES, /* tokens of prompts, and those of them that were not computed */
-    SERVE_PREFIX_HITS,
-    SERVE_SET_ASIDE, /* times that a prompt was set aside for decode steps */
-    SERVE_REFUSED,
     /* counters of requests, by the reason of their end: add */
     SERVE_ENDED_STOP,
     SERVE_ENDED_LENGTH,
