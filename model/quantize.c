@@ -96,14 +96,17 @@ static bool find_names(const struct job *j, const char *name, char usual[SPW_MOS
     const struct spw_model_config *c = &j->config;
     char its[2 * SPW_MOST_TENSOR_NAME];
     unsigned layer = 0;
-    if (!spw_tensor_usual_name(spw_tensor_prefix(j->tensors), name, usual))
+    if (!(c->mtp && spw_tensor_mtp_name(name, c->n_layers - 1, usual)) &&
+        !spw_tensor_usual_name(spw_tensor_prefix(j->tensors), name, usual))
         return false;
     snprintf(its, sizeof its, "%s", usual);
     if (!j->architecture->joined)
         replace(its, ".mlp.gate_up_proj.", ".mlp.gate_proj.");
     replace(its, ".A_log", ".A");
-    if (sscanf(usual, "model.layers.%5u.", &layer) == 1 && layer < c->n_layers &&
-        c->has_experts[layer] && !c->experts.beside && is_of_mlp(its))
+    const bool of_layer = sscanf(usual, "model.layers.%5u.", &layer) == 1;
+    if (of_layer && layer >= c->n_layers) /* it predicts further tokens, and is not used */
+        return false;
+    if (of_layer && c->has_experts[layer] && !c->experts.beside && is_of_mlp(its))
         replace(its, ".mlp.", ".mlp.shared_expert.");
     return spw_gguf_name(j->architecture, its, gguf);
 }
@@ -187,6 +190,8 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
                strstr(t->name, ".experts.") || strstr(t->name, "_scale_inv"));
         return 0;
     }
+    if (strstr(e->name, ".nextn.") && !j->weights->is_read[t - spw_tensors_at(j->tensors, 0)])
+        return 0; /* a copy of the embedding or of the head */
     SPW_TRY(check_dtype(j, t));
     if (t == j->weights->embedding.tensor) /* old folders have it under the head's name only */
         snprintf(e->name, sizeof e->name, "token_embd.weight");
@@ -553,6 +558,8 @@ static int open_model(struct job *j)
                         "architecture for (docs/models.md lists them)",
                         j->source.path, j->config.model_type);
     SPW_TRY(j->source.ops->tensors(&j->source, &j->tensors, j->err));
+    if (j->config.may_add_mtp && spw_tensors_have_mtp(j->tensors, j->config.n_layers))
+        SPW_TRY(spw_config_add_mtp(&j->config, j->err));
     return spw_weights_open(&j->weights, &j->config, j->tensors, SPW_DTYPE_F32, j->err);
 }
 

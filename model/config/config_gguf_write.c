@@ -242,7 +242,7 @@ static int add_states(const struct writer *w)
         return spw_fail(w->err, -ENOMEM, "%s: out of memory", w->name);
     for (uint32_t l = 0; l < c->n_layers; l++) {
         recurrent[l] = c->layer_kinds[l] == SPW_LAYER_STATE;
-        usual = usual && recurrent[l] == ((l + 1) % interval != 0);
+        usual = usual && (spw_config_is_mtp(c, l) || recurrent[l] == ((l + 1) % interval != 0));
     }
     if (usual)
         spw_gguf_add_u32(w->to, full_key(w, "full_attention_interval").text, interval);
@@ -295,6 +295,7 @@ static void add_keys(const struct writer *w)
         double value;
     } keys[] = {
         {true, "block_count", U32, c->n_layers},
+        {c->mtp, "nextn_predict_layers", U32, 1},
         {true, "context_length", U32, (double)c->max_positions},
         {true, "embedding_length", U32, c->hidden},
         {true, "attention.head_count", U32, c->n_heads},

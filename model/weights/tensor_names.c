@@ -185,6 +185,14 @@ bool spw_tensor_mtp_name(const char *name, uint32_t layer, char out[SPW_MOST_TEN
     return false;
 }
 
+bool spw_tensors_have_mtp(const struct spw_tensors *tensors, uint32_t layer)
+{
+    const char *prefix = spw_tensor_prefix(tensors);
+    char name[SPW_MOST_TENSOR_NAME];
+    snprintf(name, sizeof name, "%slayers.%u.eh_proj.weight", prefix ? prefix : "", layer);
+    return spw_tensors_find(tensors, "mtp.fc.weight") || spw_tensors_find(tensors, name);
+}
+
 /* Whether a tensor of the files has this part. */
 static bool any_has(const struct spw_tensors *tensors, const char *prefix, const char *part)
 {

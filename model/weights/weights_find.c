@@ -42,7 +42,7 @@ int spw_finder_open(struct spw_finder *f, const struct spw_model_config *c)
         f->n += usual_name(f, c, named->tensor->name, named->name);
     }
     qsort(f->named, f->n, sizeof *f->named, compare_names);
-    if (!c->mtp || spw_find_by_layer(f, c->n_layers - 1, "eh_proj.weight"))
+    if (!c->mtp || spw_tensors_have_mtp(f->tensors, c->n_layers - 1))
         return 0;
     return spw_fail(f->err, -EINVAL,
                     "%s: found no layer that predicts further tokens (MTP) and could propose "

@@ -243,7 +243,17 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"conv.in_proj", "shortconv.in_proj"},
                                            {"conv.conv", "shortconv.conv"},
                                            {"conv.out_proj", "shortconv.out_proj"}};
+    static const char *const mtp[][2] = {{"mtp.fc.", "eh_proj"},
+                                         {"mtp.pre_fc_norm_embedding.", "enorm"},
+                                         {"mtp.pre_fc_norm_hidden.", "hnorm"},
+                                         {"mtp.norm.", "shared_head_norm"}};
     const char *layers = strstr(t->name, "layers."), *suffix = strrchr(t->name, '.');
+    for (size_t i = 0; i < sizeof mtp / sizeof *mtp; i++)
+        if (!strncmp(t->name, mtp[i][0], strlen(mtp[i][0]))) {
+            snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.nextn.%s%s", f->config.n_layers,
+                     mtp[i][1], suffix);
+            return;
+        }
     if (!layers) {
         const char *name = strstr(t->name, "embed_tokens.")             ? "token_embd"
                            : strstr(t->name, "embeddings.")             ? "token_embd"
@@ -257,6 +267,7 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
         return;
     }
     unsigned layer = (unsigned)strtoul(layers + 7, NULL, 10);
+    layer += strncmp(t->name, "mtp.", 4) ? 0 : f->config.n_layers;
     const char *rest = strchr(layers + 7, '.') + 1;
     char usual[160];
     if (!strncmp(rest, "feed_forward.", 13)) {
@@ -455,7 +466,10 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
 {
     const struct spw_model_config *c = &f->config;
     spw_gguf_add_string(w, "general.architecture", f->architecture);
-    gguf_u32(f, w, "block_count", c->n_layers);
+    const bool mtp = spw_tensors_find(f->tensors, "mtp.fc.weight");
+    gguf_u32(f, w, "block_count", c->n_layers + mtp);
+    if (mtp)
+        gguf_u32(f, w, "nextn_predict_layers", 1);
     gguf_u32(f, w, "context_length", c->max_positions);
     gguf_u32(f, w, "embedding_length", c->hidden);
     const bool mixes = c->mixer.kind == SPW_MIXER_SSD || c->mixer.kind == SPW_MIXER_SCAN;
@@ -618,7 +632,8 @@ static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_
         ordered[i] = x[i - i % cols + gguf_tiled(m, i % cols, m->value_dim, 0)];
     free(x);
     const bool is_last = !strstr(t->name, "layers.");
-    const bool is_norm = strstr(t->name, "norm.weight") && !strstr(t->name, "linear_attn.norm.") &&
+    const bool is_norm = (strstr(t->name, "norm.weight") || strstr(t->name, "pre_fc_norm")) &&
+                         !strstr(t->name, "linear_attn.norm.") &&
                          !(f->config.plain_last && is_last);
     for (size_t i = 0; f->config.norm_plus_one && is_norm && i < *n; i++)
         ordered[i] = ordered[i] + 1.0f;

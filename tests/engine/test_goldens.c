@@ -3,6 +3,7 @@
  * (tests/oracle/random_models.py makes some). Relative to the largest logit of the row: two
  * float32 implementations that add in other orders differ by a few ulp of the terms, not of the
  * sum. */
+#include "model/quantize.h"
 #include "tests/engine/engine_run.h"
 
 #include <dirent.h>
@@ -40,8 +41,9 @@ static int see_mtp(void *context, uint32_t span, uint64_t position, const float 
 }
 
 /* At each position, then for drafts after it, which are known: in one session that goes on, and is
- * cut back to before the drafts each time. */
-static void run_mtp(const char *dir, const json_t *golden, const int32_t *ids)
+ * cut back to before the drafts each time. model: the folder, or a file. */
+static void run_mtp(const char *dir, const char *model, double tolerance, const json_t *golden,
+                    const int32_t *ids)
 {
     const json_t *mtp = json_object_get(golden, "mtp");
     const size_t chain = (size_t)json_integer_value(json_object_get(mtp, "chain"));
@@ -56,7 +58,7 @@ static void run_mtp(const char *dir, const json_t *golden, const int32_t *ids)
                                   .threads = 2};
     size_t n;
     int32_t *positions = model_ids(json_object_get(mtp, "positions"), &n);
-    CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s: %s", dir, err.text);
+    CHECK_MSG(!spw_engine_open(&e, model, &o, &err), "%s: %s", model, err.text);
     struct mtp_seen seen = {.vocab = e ? spw_engine_config(e)->vocab : 0};
     snprintf(path, sizeof path, "%s/golden_mtp_logits.f32", dir);
     float *expected = model_floats(path, n * chain * seen.vocab);
@@ -72,12 +74,34 @@ static void run_mtp(const char *dir, const json_t *golden, const int32_t *ids)
             CHECK(!spw_engine_draft(e, &draft, 1, !k, see_mtp, &seen));
         }
     }
-    CHECK_MSG(seen.worst <= TOLERANCE, "%s: MTP: %.3g relative", dir, seen.worst);
+    CHECK_MSG(seen.worst <= tolerance, "%s: MTP: %.3g relative", model, seen.worst);
     fprintf(stderr, "%-44s %.2e\n", "  its MTP layer", seen.worst);
     spw_session_close(s);
     spw_engine_close(e);
     free(positions);
     free(expected);
+}
+
+/* The folder; a file of the same numbers, as the common converter writes it, for some families; and
+ * a quantized file, whose tensors have their places and names by our own writer. */
+static void run_mtp_forms(const char *dir, const json_t *golden, const int32_t *ids)
+{
+    enum {
+        ROUNDED_TO = 20
+    }; /* a 20th of the largest logit: other tensors in a place give all of it */
+    char file[128];
+    struct spw_error err = {0};
+    snprintf(file, sizeof file, "/tmp/spw_goldens_%d.gguf", (int)getpid());
+    run_mtp(dir, dir, TOLERANCE, golden, ids);
+    if (strstr(dir, "/qwen3")) {
+        CHECK(gguf_from_folder(dir, file, &(struct gguf_way){.matrices = SPW_DTYPE_F32}));
+        run_mtp(dir, file, TOLERANCE, golden, ids);
+    }
+    const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen(file, "wb")};
+    CHECK_MSG(!spw_quantize(dir, &o, &err), "%s", err.text);
+    CHECK(!fclose(o.to));
+    run_mtp(dir, file, 1.0 / ROUNDED_TO, golden, ids);
+    unlink(file);
 }
 
 static void run_case(const char *dir)
@@ -117,7 +141,7 @@ static void run_case(const char *dir)
         free(expected);
     }
     if (json_object_get(golden, "mtp"))
-        run_mtp(dir, golden, ids);
+        run_mtp_forms(dir, golden, ids);
     free(logits);
     free(ids);
     free(positions);
