@@ -89,6 +89,7 @@ enum spw_drafts {
     /* by the layer of the model that predicts further tokens (MTP), as many as are likely to stay.
      * -EINVAL: the model has no such layer */
     SPW_DRAFTS_MTP,
+    SPW_DRAFTS_MODEL, /* as AUTO, but of options.draft_model only */
 };
 
 /* Zero is the default of every member. Paths are borrowed until the engine is open. */
@@ -151,8 +152,11 @@ struct spw_options {
      * latest prompt (another question, another answer). Tiles that sliding windows and the residual
      * window have passed since then stay on the device, if they take at most an eighth of it. */
     bool rolls_back;
-    enum spw_drafts drafts; /* of the answers of a batch: the plan reserves host memory for them */
-    /* With SPW_DRAFTS_AUTO: the folder or file of a smaller model with the same vocabulary, which
+    /* Of the answers of a batch. TEXT, MTP: the plan reserves memory for the logits of drafts. Else
+     * it does so only where the budgets allow it and a step moves no more bytes for it; without
+     * this memory there are no drafts. */
+    enum spw_drafts drafts;
+    /* With AUTO or MODEL: the folder or file of a smaller model with the same vocabulary, which
      * proposes drafts where the text does not. It gets at most a quarter of the budgets. NULL:
      * none.
      */

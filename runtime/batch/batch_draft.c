@@ -25,6 +25,16 @@ static uint32_t propose_text(struct spw_batch_entry *x, int32_t *out, uint32_t m
     return spw_draft_text_propose(&x->drafts.text, a->tokens, a->n_tokens, out, most, match);
 }
 
+static uint32_t propose_nothing(struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                                uint32_t *match)
+{
+    (void)x;
+    (void)out;
+    (void)most;
+    *match = 0;
+    return 0;
+}
+
 /* Of a dry run, whose tokens are all 0: as many drafts as the run had, and as many stay. */
 static uint32_t propose_known(struct spw_batch_entry *x, int32_t *out, uint32_t most,
                               uint32_t *match)
@@ -47,11 +57,12 @@ void spw_batch_choose_drafts(struct spw_batch *b)
 {
     const struct spw_engine *e = b->engine;
     b->mtp = e->options.drafts == SPW_DRAFTS_MTP;
-    b->propose = e->dry              ? propose_known
-                 : b->mtp            ? spw_batch_propose_mtp
-                 : e->options.drafts ? propose_text
-                                     : NULL;
-    b->drafts_all = e->dry || e->options.drafts != SPW_DRAFTS_AUTO;
+    b->propose = e->dry                                  ? propose_known
+                 : b->mtp                                ? spw_batch_propose_mtp
+                 : e->options.drafts == SPW_DRAFTS_OFF   ? NULL
+                 : e->options.drafts == SPW_DRAFTS_MODEL ? propose_nothing
+                                                         : propose_text;
+    b->drafts_all = e->dry || !spw_drafts_are_optional(&e->options);
 }
 
 void spw_batch_end_drafts(struct spw_batch_entry *x)
@@ -183,7 +194,7 @@ static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *o
     d->next = n && !b->mtp ? out[0] : -1;
     if (b->drafts_all)
         return n;
-    if (d->match < LONG_MATCH && model_reads(b, x, step) &&
+    if (most && d->match < LONG_MATCH && model_reads(b, x, step) &&
         (most = spw_draft_length(&b->costs, step, by_model, b->costs.model_seconds, most))) {
         d->match = SPW_DRAFT_BY_MODEL;
         d->next = -1;

@@ -241,6 +241,8 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
     struct spw_engine_event event;
     *out = (struct spw_plan_info){0};
     int rc = spw_engine_plan_only(&e, model_dir, o, err);
+    if (!rc && spw_drafts_are_optional(o))
+        e->in.draft_rows = 0;
     if (!rc)
         spw_plan_smallest(&e->plan.info, &e->in);
     if (e) {

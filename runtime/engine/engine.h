@@ -360,6 +360,11 @@ uint64_t spw_engine_leave_margin(uint64_t available);
 uint64_t spw_engine_limit(uint64_t given);
 /* Sets the rest of the disk's write limit. If the rest is 0, the plan has no disk. */
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
+/* The plan reserves memory for drafts only where that costs nothing. */
+static inline bool spw_drafts_are_optional(const struct spw_options *o)
+{
+    return o->drafts == SPW_DRAFTS_AUTO || o->drafts == SPW_DRAFTS_MODEL;
+}
 /* engine_drafter.c, for options.draft_model. Chooses the options of its engine, within the budgets
  * of `in`, which are those of both engines; then takes its memory off these budgets. */
 int spw_engine_plan_drafter(struct spw_engine *e, struct spw_plan_input *in,

@@ -208,7 +208,7 @@ static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
 /* Rows of logits of drafts: fewer where they would take more than a small part of the device. */
 static uint32_t draft_rows(const struct spw_plan_input *in, const struct spw_options *o)
 {
-    enum { SHARE = 32, LEAST = 4 };
+    enum { SHARE = 32, LEAST = SPW_PLAN_LEAST_DRAFT_ROWS };
     const uint64_t row = (uint64_t)in->weights->config->vocab * sizeof(float);
     uint32_t n = in->sessions > 1 ? SPW_DRAFT_ROWS : SPW_DRAFT_MOST + 1;
     while (n > LEAST && n * row > in->device_bytes / SHARE)
@@ -250,7 +250,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
     };
     size_products(in, e);
     SPW_TRY(set_budgets(in, e, o, err));
-    in->draft_rows = draft_rows(in, o);
+    in->draft_rows = spw_drafts_are_optional(o) ? 0 : draft_rows(in, o);
     in->snapshot_rows = snapshot_rows(in, o);
     SPW_TRY(set_disk_budget(in, e, o, err));
     return spw_engine_plan_drafter(e, in, o, err);
@@ -370,14 +370,18 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err)
 {
     struct spw_fallback own;
+    const bool optional = spw_drafts_are_optional(&e->options);
     fallback = fallback ? fallback : &own;
     *fallback = (struct spw_fallback){0};
+    in->draft_rows = optional ? 0 : in->draft_rows;
     int rc = spw_plan_make(&e->plan, in, err);
     if ((rc == -ENOMEM || rc == -EDQUOT) && may_quantize(e, in)) {
         rc = go_down(e, in, rc, fallback, err);
         if (!rc)
             spw_error_clear(err);
     }
+    if (!rc && optional)
+        spw_plan_add_draft_rows(&e->plan, in, draft_rows(in, &e->options));
     if (!rc)
         rc = spw_engine_describe_plan(e, &e->plan);
     if (!rc && e->options.prefix_cache_dir)

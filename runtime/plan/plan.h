@@ -269,6 +269,10 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
                     const struct spw_plan_input *in, uint32_t n_on_disk);
 /* Whether two plans of one model take the same memory and divide it alike. */
 bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b);
+/* The plan p of `in` has no rows of logits for drafts. Makes it again with `most` of them, or with
+ * a half, a quarter, ..., if it stays as good; else changes nothing. */
+enum { SPW_PLAN_LEAST_DRAFT_ROWS = 4 };
+void spw_plan_add_draft_rows(struct spw_plan *p, struct spw_plan_input *in, uint32_t most);
 /* Fills in info->smallest_*_bytes, each beside the other budgets as given. If no amount would do
  * beside these, then beside the smallest other budgets that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);

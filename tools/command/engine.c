@@ -145,10 +145,12 @@ static int compare_tokens(const struct cli_options *o, const struct spw_tokenize
 int cli_check_draft_model(const struct cli_options *o, const struct cli_model *m)
 {
     struct cli_model drafter = {0};
+    if (!o->draft_model && o->drafts == SPW_DRAFTS_MODEL)
+        return cli_fail(CLI_REFUSED, "--drafts model needs --draft-model");
     if (!o->draft_model)
         return 0;
-    if (o->drafts != SPW_DRAFTS_AUTO)
-        return cli_fail(CLI_REFUSED, "--draft-model needs --drafts auto");
+    if (o->drafts != SPW_DRAFTS_AUTO && o->drafts != SPW_DRAFTS_MODEL)
+        return cli_fail(CLI_REFUSED, "--draft-model needs --drafts auto or model");
     int code = m->tokenizer ? cli_model_open(&drafter, o->draft_model, true) : 0;
     if (!code && m->tokenizer)
         code = compare_tokens(o, m->tokenizer, drafter.tokenizer);

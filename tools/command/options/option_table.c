@@ -22,11 +22,9 @@ static const struct cli_choice fallbacks[] = {
     {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
-static const struct cli_choice draft_kinds[] = {{"off", SPW_DRAFTS_OFF},
-                                                {"auto", SPW_DRAFTS_AUTO},
-                                                {"text", SPW_DRAFTS_TEXT},
-                                                {"mtp", SPW_DRAFTS_MTP},
-                                                {NULL, 0}};
+static const struct cli_choice draft_kinds[] = {
+    {"auto", SPW_DRAFTS_AUTO}, {"off", SPW_DRAFTS_OFF},     {"text", SPW_DRAFTS_TEXT},
+    {"mtp", SPW_DRAFTS_MTP},   {"model", SPW_DRAFTS_MODEL}, {NULL, 0}};
 static const struct cli_choice early_stops[] = {{"false", SPW_BEAMS_STOP_LATE},
                                                 {"true", SPW_BEAMS_STOP_EARLY},
                                                 {"never", SPW_BEAMS_NEVER_EARLY},
@@ -341,9 +339,10 @@ const struct cli_row cli_rows[] = {
      FIELD(compute), .choices = compute_types},
     {"drafts", CLI_CHOICE, ANSWERS, "Machine", "HOW",
      "compute tokens that may follow an answer together with its next token, and keep those that "
-     "would have been picked: the answer is the same. text: what followed the same tokens before. "
-     "mtp: what the model's layer for further tokens predicts. auto: those of the text and of "
-     "--draft-model, as far as they save time (off)",
+     "would have been picked: the answer is the same. text: what followed the same tokens before, "
+     "always. mtp: what the model's layer for further tokens predicts. model: those of "
+     "--draft-model. auto: those of the text and of --draft-model, as far as they save time and "
+     "leave the memory of everything else alone (auto)",
      FIELD(drafts), .choices = draft_kinds},
     {"draft-tokens", CLI_COUNT, CLI_PLAN, "Machine", "N",
      "plan for N drafted tokens in each step of an answer, see --acceptance (0)", FIELD(n_drafts),
@@ -352,7 +351,8 @@ const struct cli_row cli_rows[] = {
      "with --draft-tokens: the odds that a drafted token stays, if those before it do (0.7)",
      FIELD(acceptance), RANGE(0, 1)},
     {"draft-model", CLI_FILE_IN, ANSWERS, "Machine", "MODEL",
-     "with --drafts auto: a smaller model with the same tokens, which proposes what the text does "
+     "with --drafts auto or model: a smaller model with the same tokens, which proposes what the "
+     "text does "
      "not; it gets at most a quarter of the budgets",
      FIELD(draft_model)},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_PROBE | CLI_CHECK_KV,

@@ -398,6 +398,7 @@ static int set_operand(struct cli_options *o, const char *word)
 
 int cli_parse(struct cli_options *o, const struct cli_command *command, int argc, char **argv)
 {
+    enum { ANSWERS = CLI_GENERATE | CLI_CHAT | CLI_BATCH | CLI_SUMMARIZE | CLI_SERVE };
     *o = (struct cli_options){.command = command,
                               .max_new_tokens = 128,
                               .repetition_penalty = 1,
@@ -414,6 +415,7 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
                               .max_queue = 1024,
                               .max_gap = 2,
                               .acceptance = 0.7,
+                              .drafts = command->bit & ANSWERS ? SPW_DRAFTS_AUTO : SPW_DRAFTS_OFF,
                               .max_body = UINT64_C(64) << 20,
                               .max_connections = 1024,
                               .repeat = 3,
