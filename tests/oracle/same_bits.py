@@ -217,8 +217,9 @@ def one(program, row, table, profile):
             dumped = [] if "lines" in row else ["--ids", "--dump-logits", dump]
             plan_options = [o for o in common_options if o != "--ignore-eos"]
             plan = run([program, "plan", path, *plan_options, "--json", "--no-probe", "--drive-profile", profile]) if not attempt else None
+            drafts = ["--drafts", "off"] if b"`--drafts " in run([program, "--options"]).stdout else [] # as `plan`
             r = run([program, "generate", path, *common_options, *dumped, "--report", report, "--progress", "never",
-                     "--drive-profile", profile])
+                     "--drive-profile", profile, *drafts])
             if r.returncode:
                 return {"refused": r.stderr.decode()[-300:]}
             report, tokens = tokens_of(report, r.stdout)
