@@ -36,9 +36,10 @@ static FILE *open_items(const char *name)
     return file;
 }
 
-/* Items start in the order of the input. So whenever one ends, those before it have ended or run:
- * fewer than there are sessions have not ended. One that is neither longer nor has as many tokens
- * to answer has ended: it would have waited for an item behind it. */
+/* Items start in the order of the input, and without drafts each gets a token a step. So whenever
+ * one ends, those before it have ended or run: fewer than there are sessions have not ended. One
+ * that is neither longer nor has as many tokens to answer has ended: it would have waited for an
+ * item behind it. */
 static void check_order(const char *output, int n, long long sessions)
 {
     char *line = NULL, *ended = calloc((size_t)n + 1, 1);
@@ -115,7 +116,7 @@ static long long run_items(int n, int device_kib, int host_kib)
 {
     double start = check_seconds();
     CHECK_MSG(sh("\"$S\" batch t --input i.jsonl --output o --device-memory %dKiB --host-memory "
-                 "%dKiB --report r.json " RUN,
+                 "%dKiB --report r.json " RUN " --drafts off",
                  device_kib, host_kib) == 0,
               "%s", err);
     fprintf(stderr, "%d items, %llu tokens, %.1f s\n", n, (unsigned long long)n_tokens,
