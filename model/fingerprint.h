@@ -24,7 +24,7 @@ enum { SPW_FINGERPRINT_BYTES = 32 };
 
 /* Raise this number with every change of a bit that layers, kernels or codecs compute. Files with
  * results of another number are then not used. */
-#define SPW_NUMERIC_VERSION 4
+#define SPW_NUMERIC_VERSION 5
 
 /* Computes the fingerprint. `weights`: the tensors of the source. Fails with -ENOENT, -EINVAL,
  * -ENOMEM or the system's error for config.json. */

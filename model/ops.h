@@ -208,7 +208,10 @@ struct spw_each_args {
 };
 
 /* The experts of each row (enum spw_route_score), in the order of their numbers. Logits are f32,
- * whatever dtype is. */
+ * whatever dtype is; how their products are added is up to a backend. From the same logits every
+ * backend and every instruction set gives the same bits: functions of model/math.h; of a softmax
+ * e^(logit - largest), whose sum has thirty-two chains, of every thirty-second expert, then halves
+ * are added, 16, 8, 4, 2, 1. The sum of kept scores is one chain, in the order of experts. */
 struct spw_route_args {
     const void *x;            /* [rows][cols], dtype */
     const float *w;           /* [n_experts][cols] */
@@ -223,6 +226,18 @@ struct spw_route_args {
     struct spw_route route;
     enum spw_dtype dtype;
 };
+
+/* Whether experts are chosen by their logits, and scores are those of the chosen ones: then the
+ * logits of all others become minus infinity. */
+SPW_INLINE bool spw_route_scores_kept(const struct spw_route *r)
+{
+    return r->score == SPW_ROUTE_SOFTMAX_KEPT || r->score == SPW_ROUTE_SIGMOID_KEPT;
+}
+
+SPW_INLINE bool spw_route_is_softmax(const struct spw_route *r)
+{
+    return r->score == SPW_ROUTE_SOFTMAX || r->score == SPW_ROUTE_SOFTMAX_KEPT;
+}
 
 /* y[i] = x[index[i]]: rows that an expert computes together. With choices each row is multiplied by
  * the weight that it gives to the expert; weight and product are rounded as if stored. */
@@ -278,7 +293,7 @@ enum { SPW_STATE_PARTS = 32, SPW_CONV_RUNS = 3 };
 /* A short causal convolution of each channel: y[t] = act(bias + sum over i of w[i] x[t - width + 1
  * + i]), the newest input times the last tap. One f32 chain of fma from the oldest input on, which
  * begins with the bias or 0; its result is rounded as if stored, and so is what act makes of it
- * (num_activation of model/state_math.h). Every backend and every instruction set gives the same
+ * (num_activation of model/math.h). Every backend and every instruction set gives the same
  * bits.
  * The rows of x before a part are in its state, [channels][width - 1], the oldest first (zeros at
  * the begin of a sequence), which gets the newest ones. Channels are those of the heads of run 0,
@@ -294,7 +309,7 @@ struct spw_conv_args {
     void *y;               /* [rows][channels], dtype */
     uint32_t channels, width;
     bool activates;          /* else act counts for nothing */
-    enum spw_activation act; /* neither GELU_ERF nor one that is of gates alone */
+    enum spw_activation act; /* not one that is of gates alone */
     enum spw_dtype dtype;
     uint32_t n_parts;
     struct spw_state_part parts[SPW_STATE_PARTS]; /* all rows of the call, in order */
@@ -307,7 +322,7 @@ struct spw_conv_args {
  *   others   S_ij = fma(k_i, u_j, g S_ij)
  *   all      o_j = sum_i q_i S_ij
  *
- * All in f32, with the functions of model/state_math.h. Sums over i are one chain of fma in the
+ * All in f32, with the functions of model/math.h. Sums over i are one chain of fma in the
  * order of i that begins with 0; every other product or sum is rounded by itself. Value channels do
  * not depend on each other, so a backend may share them out as it likes; every backend and every
  * instruction set gives the same bits.

@@ -162,7 +162,7 @@ static int read_scan(struct spw_model_config *out, const struct spw_keys *keys,
     return 0;
 }
 
-/* Of the convolution. An activation with erf is not one of num_activation (model/state_math.h). */
+/* Of the convolution. */
 static int read_act(struct spw_model_config *out, const struct spw_keys *keys, const char *key)
 {
     const char *name = "silu";
@@ -172,9 +172,10 @@ static int read_act(struct spw_model_config *out, const struct spw_keys *keys, c
         SPW_TRY(spw_keys_string(keys, key, &name));
         *act = spw_config_activation(name);
     }
-    return *act == SPW_ACT_COUNT || *act == SPW_ACT_GELU_ERF
-               ? spw_keys_refuse(keys, key ? key : "hidden_act",
-                                 "silu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or relu2")
+    return *act == SPW_ACT_COUNT
+               ? spw_keys_refuse(
+                     keys, key ? key : "hidden_act",
+                     "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or relu2")
                : 0;
 }
 

@@ -122,24 +122,46 @@ static void route_scores_run(const void *args, size_t task, unsigned worker)
 
 /* ---- choices ---- */
 
-/* A softmax of n values, which are `step` values apart; the sum is one chain. */
-static void softmax(float *x, size_t step, uint32_t n)
+/* Logits of a row from expert i on; after the last one minus infinity, of which e^x is 0. */
+SIMD_FN struct vec logits_at(const float *x, uint32_t i, uint32_t n)
 {
-    const size_t end = n * step;
-    float most = x[0], sum = 0;
-    for (size_t i = step; i < end; i += step)
-        most = x[i] > most ? x[i] : most;
-    for (size_t i = 0; i < end; i += step) {
-        x[i] = expf(x[i] - most);
-        sum += x[i];
-    }
-    for (size_t i = 0; i < end; i += step)
-        x[i] /= sum;
+    const uint32_t lanes = (uint32_t)smaller(n - i, VEC_LANES);
+    return vec_select_range(0, lanes, vec_load_as(x, i, lanes, SPW_DTYPE_F32), vec_set1(-INFINITY));
 }
 
-static float sigmoid(float x)
+static void to_sigmoids(float *x, uint32_t n)
 {
-    return 1.0f / (1.0f + expf(-x));
+    for (uint32_t i = 0; i < n; i += VEC_LANES)
+        vec_store_as(x, i, smaller(n - i, VEC_LANES), SPW_DTYPE_F32,
+                     num_sigmoid(logits_at(x, i, n)));
+}
+
+/* The sum has thirty-two chains, of every thirty-second expert; then halves are added, 16, 8, 4, 2,
+ * 1. */
+static void to_softmax(float *x, uint32_t n)
+{
+    struct vec most = vec_set1(-INFINITY), sum[2] = {vec_set1(0.0f), vec_set1(0.0f)};
+    for (uint32_t i = 0; i < n; i += VEC_LANES)
+        most = vec_max(most, logits_at(x, i, n));
+    most = vec_set1(vec_highest(most));
+    for (uint32_t i = 0; i < n; i += VEC_LANES) {
+        const struct vec e = num_exp(vec_sub(logits_at(x, i, n), most));
+        sum[i / VEC_LANES % 2] = vec_add(sum[i / VEC_LANES % 2], e);
+        vec_store_as(x, i, smaller(n - i, VEC_LANES), SPW_DTYPE_F32, e);
+    }
+    const struct vec all = vec_set1(vec_sum(vec_add(sum[0], sum[1])));
+    for (uint32_t i = 0; i < n; i += VEC_LANES)
+        vec_store_as(x, i, smaller(n - i, VEC_LANES), SPW_DTYPE_F32,
+                     vec_div(logits_at(x, i, n), all));
+}
+
+/* Turns the logits of a row into scores. */
+static void score(const struct spw_route_args *a, float *x)
+{
+    if (spw_route_is_softmax(&a->route))
+        to_softmax(x, a->n_experts);
+    else
+        to_sigmoids(x, a->n_experts);
 }
 
 /* What experts are chosen by. */
@@ -209,15 +231,23 @@ static void choose(const struct spw_route_args *a, const float *scores, struct s
         }
     }
     sort_by_number(out, a->n_kept);
-    for (uint32_t i = 0; i < a->n_kept; i++)
-        out[i].weight = scores[out[i].expert];
 }
 
-static void weigh(const struct spw_route_args *a, struct spw_choice *out)
+/* The logits of all other experts become minus infinity. */
+static void keep(const struct spw_route_args *a, float *scores, const struct spw_choice *out)
+{
+    for (uint32_t e = 0, n = 0; e < a->n_experts; e++)
+        if (n < a->n_kept && out[n].expert == e)
+            n++;
+        else
+            scores[e] = -INFINITY;
+}
+
+static void weigh(const struct spw_route_args *a, const float *scores, struct spw_choice *out)
 {
     float sum = 0;
     for (uint32_t i = 0; i < a->n_kept; i++)
-        sum += out[i].weight;
+        sum += out[i].weight = scores[out[i].expert];
     for (uint32_t i = 0; i < a->n_kept; i++) {
         if (a->route.renormalizes)
             out[i].weight /= sum + (a->route.sum_plus + 1e-20f); /* sigmoids may all be 0 */
@@ -238,16 +268,14 @@ static void route_run(const void *args, size_t row, unsigned worker)
     float *scores = a->scores + row * a->n_experts;
     struct spw_choice *out = a->choices + row * a->n_kept;
     (void)worker;
-    if (a->route.score == SPW_ROUTE_SOFTMAX)
-        softmax(scores, 1, a->n_experts);
-    for (uint32_t e = 0; a->route.score == SPW_ROUTE_SIGMOID && e < a->n_experts; e++)
-        scores[e] = sigmoid(scores[e]);
+    if (!spw_route_scores_kept(&a->route))
+        score(a, scores);
     choose(a, scores, out);
-    if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT)
-        softmax(&out->weight, sizeof *out / sizeof(float), a->n_kept);
-    for (uint32_t i = 0; a->route.score == SPW_ROUTE_SIGMOID_KEPT && i < a->n_kept; i++)
-        out[i].weight = sigmoid(out[i].weight);
-    weigh(a, out);
+    if (spw_route_scores_kept(&a->route)) {
+        keep(a, scores, out);
+        score(a, scores);
+    }
+    weigh(a, scores, out);
 }
 
 /* ---- rows of experts ---- */
@@ -308,7 +336,7 @@ static void combine_row(const struct spw_combine_args *a, size_t row, size_t fir
         for (uint32_t k = 0; k < a->n_kept; k++) {
             size_t at = row * a->n_kept + k, from = a->places ? a->places[at] : at;
             struct vec y = vec_load_as(a->y, from * a->cols + i, n, a->dtype);
-            sum = vec_fma(vec_set1(a->unweighted ? 1.0f : choices[k].weight), y, sum);
+            sum = vec_fused(vec_set1(a->unweighted ? 1.0f : choices[k].weight), y, sum);
         }
         if (a->residual)
             sum = vec_add(vec_load_as(a->residual, row * a->cols + i, n, a->dtype),

@@ -10,7 +10,7 @@
  * the next row's decay has already multiplied. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/row_tasks.h"
-#include "model/cpu/state_math.h"
+#include "model/cpu/math.h"
 
 enum {
     VECS = 2,                   /* of a block: with AVX2 and AVX-512 enough chains side by side */

@@ -394,24 +394,16 @@ static void rope_append_run(const void *args, size_t task, unsigned worker)
 
 /* ---- gated ---- */
 
-/* What a product has as its second factor. */
-SIMD_FN struct vec factor(struct vec up, enum spw_activation act, enum spw_dtype t)
-{
-    if (act != SPW_ACT_CUT_QUICK)
-        return up;
-    up = vec_max(vec_set1((float)-SPW_GATE_LIMIT), at_most_limit(up));
-    return vec_round_as(vec_add(up, vec_set1(1.0f)), t);
-}
-
 static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
 {
     size_t gate = row * a->gate_stride, up = row * a->up_stride;
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
         struct vec g = vec_load_as(a->gate, gate + i, n, a->dtype);
-        g = activation(g, a->act);
-        g = vec_mul(vec_round_as(g, a->dtype),
-                    factor(vec_load_as(a->up, up + i, n, a->dtype), a->act, a->dtype));
+        struct vec u = vec_load_as(a->up, up + i, n, a->dtype);
+        if (a->act == SPW_ACT_CUT_QUICK)
+            u = vec_round_as(num_cut_up(u), a->dtype);
+        g = vec_mul(vec_round_as(num_activation(g, a->act), a->dtype), u);
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
     }
 }
@@ -447,7 +439,7 @@ static void softcap_run(const void *args, size_t task, unsigned worker)
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
         struct vec x = vec_div(vec_load_as(a->x, i, n, SPW_DTYPE_F32), cap);
-        vec_store_as(a->x, i, n, SPW_DTYPE_F32, vec_mul(cap, vec_tanh(x)));
+        vec_store_as(a->x, i, n, SPW_DTYPE_F32, vec_mul(cap, num_tanh(x)));
     }
 }
 
@@ -467,7 +459,7 @@ static void each_run(const void *args, size_t task, unsigned worker)
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
         struct vec x = vec_load_as(a->x, i, n, a->dtype);
-        x = a->limit != 0 ? vec_max(least, vec_min(most, x)) : activation(x, a->act);
+        x = a->limit != 0 ? vec_max(least, vec_min(most, x)) : num_activation(x, a->act);
         vec_store_as(a->x, i, n, a->dtype, x);
     }
 }

@@ -4,7 +4,6 @@
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
 #include "model/cpu/row_tasks.h"
-#include "model/cpu/state_math.h"
 
 /* ---- conv ---- */
 
@@ -140,7 +139,7 @@ SIMD_FN struct vec gated_input(const struct gated_group *g, size_t i, size_t n, 
 {
     const struct spw_gated_norm_args *a = g->a;
     const struct vec x = vec_load_as(a->x, g->x + i, n, a->x_dtype);
-    *gate = activation(vec_load_as(a->gate, g->gate + i, n, a->dtype), a->act);
+    *gate = num_activation(vec_load_as(a->gate, g->gate + i, n, a->dtype), a->act);
     return a->norm_first ? x : vec_mul(x, *gate);
 }
 

@@ -120,7 +120,7 @@ SIMD_FN struct vec vec_max(struct vec a, struct vec b)
 /* a < b ? a : b, so that a NaN in b stays NaN. */
 SIMD_FN struct vec vec_min(struct vec a, struct vec b)
 {
-    VEC_EACH(a.v[i] = simd_select(simd_less(a.v[i], b.v[i]), a.v[i], b.v[i]));
+    VEC_EACH(a.v[i] = simd_min(a.v[i], b.v[i]));
     return a;
 }
 

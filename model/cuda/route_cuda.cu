@@ -6,6 +6,7 @@
  *   - k_route_choose: a warp for each row; scores and ranks stay in registers.
  *
  * A logit is one chain in each lane and a tree over lanes; both depend on cols alone. */
+#include "model/cuda/math.cuh"
 #include "model/cuda/rows_cuda.cuh"
 
 enum {
@@ -71,33 +72,27 @@ __global__ void __launch_bounds__(THREADS) k_route_logits(const struct spw_route
         }
 }
 
-__device__ __forceinline__ float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-/* Turns the logits of a row into scores. Lane l has the experts l, l + 32, ... */
+/* Turns the logits of a row into scores. Lane l has the experts l, l + 32, ...; after the last one
+ * minus infinity, of which e^x is 0. */
 template <int held>
-__device__ __forceinline__ void score(const struct spw_route_args &a, float scores[held],
-                                      unsigned lane)
+__device__ __forceinline__ void score(const struct spw_route_args &a, float scores[held])
 {
     float most = -INFINITY, sum = 0.0f;
+    if (!spw_route_is_softmax(&a.route)) {
+#pragma unroll
+        for (int i = 0; i < held; i++)
+            scores[i] = num_sigmoid(scores[i]);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < held; i++)
-        if (lane + LANES * i < a.n_experts) {
-            if (a.route.score == SPW_ROUTE_SIGMOID)
-                scores[i] = sigmoid(scores[i]);
-            most = fmaxf(most, scores[i]);
-        }
-    if (a.route.score != SPW_ROUTE_SOFTMAX)
-        return;
+        most = fmaxf(most, scores[i]);
     most = warp_most(most);
 #pragma unroll
-    for (int i = 0; i < held; i++)
-        if (lane + LANES * i < a.n_experts) {
-            scores[i] = expf(scores[i] - most);
-            sum += scores[i];
-        }
+    for (int i = 0; i < held; i++) {
+        scores[i] = num_exp(scores[i] - most);
+        sum += scores[i];
+    }
     sum = warp_sum(sum);
 #pragma unroll
     for (int i = 0; i < held; i++)
@@ -199,19 +194,7 @@ __device__ __forceinline__ void write_chosen(const float scores[held],
 /* The weights of the chosen experts, from their scores, by one thread. */
 __device__ __forceinline__ void weigh(const struct spw_route_args &a, struct spw_choice *out)
 {
-    float most = -INFINITY, sum = 0.0f;
-    for (uint32_t i = 0; i < a.n_kept; i++)
-        most = fmaxf(most, out[i].weight);
-    const bool softmax = a.route.score == SPW_ROUTE_SOFTMAX_KEPT;
-    for (uint32_t i = 0; softmax && i < a.n_kept; i++) {
-        out[i].weight = expf(out[i].weight - most);
-        sum += out[i].weight;
-    }
-    for (uint32_t i = 0; softmax && i < a.n_kept; i++)
-        out[i].weight /= sum;
-    for (uint32_t i = 0; a.route.score == SPW_ROUTE_SIGMOID_KEPT && i < a.n_kept; i++)
-        out[i].weight = sigmoid(out[i].weight);
-    sum = 0.0f;
+    float sum = 0.0f;
     for (uint32_t i = 0; i < a.n_kept; i++)
         sum += out[i].weight;
     for (uint32_t i = 0; i < a.n_kept; i++) {
@@ -235,8 +218,9 @@ __global__ void __launch_bounds__(LANES) k_route_choose(const struct spw_route_a
     enum state states[held];
 #pragma unroll
     for (int i = 0; i < held; i++)
-        scores[i] = lane + LANES * i < a.n_experts ? row[lane + LANES * i] : 0.0f;
-    score<held>(a, scores, lane);
+        scores[i] = lane + LANES * i < a.n_experts ? row[lane + LANES * i] : -INFINITY;
+    if (!spw_route_scores_kept(&a.route))
+        score<held>(a, scores);
     for (int i = 0; a.route.n_groups && i < held; i++)
         if (lane + LANES * i < a.n_experts)
             row[lane + LANES * i] = scores[i];
@@ -254,6 +238,12 @@ __global__ void __launch_bounds__(LANES) k_route_choose(const struct spw_route_a
         for (int i = 0; i < held; i++)
             if (lane + LANES * i == best)
                 states[i] = CHOSEN;
+    }
+    if (spw_route_scores_kept(&a.route)) {
+#pragma unroll
+        for (int i = 0; i < held; i++)
+            scores[i] = states[i] == CHOSEN ? scores[i] : -INFINITY;
+        score<held>(a, scores);
     }
     write_chosen<held>(scores, states, out, lane);
     __syncwarp(); /* all choices are written */

@@ -156,7 +156,7 @@ __device__ __forceinline__ void apply_chunk(const struct spw_softcap_args &a, si
     load_chunk(a.x + col, a.n - col, x);
 #pragma unroll
     for (int i = 0; i < CHUNK; i++)
-        x[i] = a.cap * tanhf(x[i] / a.cap);
+        x[i] = a.cap * num_tanh(x[i] / a.cap);
     store_chunk(a.x + col, a.n - col, x);
 }
 
@@ -169,7 +169,7 @@ __device__ __forceinline__ void apply_chunk(const struct spw_each_args &a, size_
 #pragma unroll
     for (int i = 0; i < CHUNK; i++)
         if (a.limit == 0)
-            x[i] = activation(x[i], a.act);
+            x[i] = num_activation(x[i], a.act);
         else /* NaN stays NaN */
             x[i] = x[i] > a.limit ? a.limit : x[i] < -a.limit ? -a.limit : x[i];
     store_chunk(at, a.n - col, x);

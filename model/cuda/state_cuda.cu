@@ -5,7 +5,7 @@
  *   gated_norm  [rows][groups][cols] -> the same       one warp (cols <= 512) or one block a group
  *
  * conv and recur give the bits of the CPU: each value channel is a chain of its own, and both sides
- * have one text for the functions (model/state_math.h).
+ * have one text for the functions (model/math.h).
  *
  * recur holds the columns of the state in shared memory, [key_dim][columns], so that a lane reads
  * its own bank. Queries and keys of some rows are loaded together, beside them: their loads then
@@ -13,7 +13,6 @@
  * each 32 channels of a head. */
 #include "model/conv_column.h"
 #include "model/cuda/gated_cuda.cuh"
-#include "model/cuda/state_math.cuh"
 
 enum {
     STAGED_ROWS = 8,
@@ -304,7 +303,7 @@ __device__ __forceinline__ float gated_input(const struct spw_gated_norm_args &a
                                              const struct gated_group &g, uint32_t c, float *gate)
 {
     const float x = widened(((const X *)a.x)[g.x + c]);
-    *gate = activation(widened(((const T *)a.gate)[g.gate + c]), a.act);
+    *gate = num_activation(widened(((const T *)a.gate)[g.gate + c]), a.act);
     return a.norm_first || !g.weight ? x : x * *gate;
 }
 

@@ -9,7 +9,7 @@
 #include "quant/codes.h"
 #include "tests/cuda/cuda_memory.h"
 #include "tests/cuda/simt_control.h"
-#include "tests/unit/kernels/ops_cpu_each.h"
+#include "tests/unit/kernels/math_f32.h"
 
 #include "model/cpu/linear/linear.h"
 
@@ -35,15 +35,19 @@ static void *allocate(size_t bytes, int byte)
     return p;
 }
 
-/* A row has numbers of one size, or zeros; or some that are not finite, or any bits at all. */
+/* A row has numbers of one size, or zeros; or some that are not finite, or any bits at all; or the
+ * next numbers of all that bf16 has. */
 static void draw_row(void *x, size_t first, size_t k, enum spw_dtype dtype, uint64_t *seed)
 {
     const uint64_t kind = check_range(seed, 0, 9);
+    static uint16_t next;
     const double size = kind == 1 ? 1e-38 : kind == 2 ? 1e38 : 1;
     for (size_t i = first; i < first + k; i++) {
         each_store(x, i, dtype, kind == 0 ? 0 : each_uniform(seed) * size);
         if (kind == 3 && dtype == SPW_DTYPE_BF16)
             ((uint16_t *)x)[i] = (uint16_t)check_random(seed);
+        if (kind == 7 && dtype == SPW_DTYPE_BF16)
+            ((uint16_t *)x)[i] = next++;
     }
     if (kind == 4)
         each_store(x, first + check_range(seed, 0, k - 1), dtype,
@@ -224,13 +228,13 @@ static void check_f32(enum spw_dtype t, size_t m, size_t n, uint64_t *seed)
     problem_close(&p);
 }
 
-/* relu(gate) * up has no function that a GPU rounds otherwise. */
 static void check_gated(enum spw_dtype x_dtype, enum spw_dtype t, size_t m, size_t n,
                         uint64_t *seed)
 {
     struct problem p = problem_draw(x_dtype, t, m, 2 * n, 5, seed);
     p.a.y_dtype = x_dtype;
     const struct spw_linear_args *a = &p.a;
+    const enum spw_activation act = (enum spw_activation)check_range(seed, 0, SPW_ACT_COUNT - 1);
     const size_t size = spw_dtype_bytes(x_dtype), half = p.w_bytes / 2;
     char *plain = run_rows(&p, 0, m, false, NULL, false);
     void *y = allocate(m * n * size, 0), *want = allocate(m * n * size, 0);
@@ -250,19 +254,19 @@ static void check_gated(enum spw_dtype x_dtype, enum spw_dtype t, size_t m, size
                                       .dtype = x_dtype,
                                       .gate_dtype = t,
                                       .up_dtype = t,
-                                      .act = SPW_ACT_RELU,
+                                      .act = act,
                                       .codes = codes};
     const int rc = spw_gated_linear_cuda(&g, NULL);
     CHECK_MSG(rc == 0, "%s gated: %d", spw_dtype_name(t), rc);
     cuda_take_back(y, g.y, m * n * size, 0);
     for (size_t i = 0; i < m * n; i++) {
         const size_t at = i / n * a->y_stride + i % n;
-        const double left = each_load(plain, at, x_dtype),
-                     right = each_load(plain, at + n, x_dtype);
-        each_store(want, i, x_dtype, (left < 0 ? 0 : left) * right);
+        each_store(want, i, x_dtype,
+                   math_gated(each_load(plain, at, x_dtype), each_load(plain, at + n, x_dtype), act,
+                              x_dtype));
     }
-    CHECK_MSG(same_outputs(y, want, m * n, x_dtype), "%s gated: m %zu n %zu k %zu",
-              spw_dtype_name(t), m, n, a->k);
+    CHECK_MSG(same_outputs(y, want, m * n, x_dtype), "%s gated, act %d: m %zu n %zu k %zu",
+              spw_dtype_name(t), (int)act, m, n, a->k);
     cuda_take_back(NULL, up, 0, p.w_offset);
     cuda_take_back(NULL, gate, 0, 0);
     cuda_take_back(NULL, x, 0, 0);

@@ -252,7 +252,7 @@ def draw_conv(draw, config):
         config["block_ff_dim"] = draw.randint(20, 70)
 
 
-CONVOLUTION_ACTS = ["silu", "silu", "gelu_new", "relu", "quick_gelu", "gelu_pytorch_tanh"]
+CONVOLUTION_ACTS = ["silu", "silu", "gelu", "gelu_new", "relu", "quick_gelu", "gelu_pytorch_tanh"]
 
 
 def draw_ssd(draw, config, heads, groups, state, width):

@@ -73,7 +73,7 @@ static void weigh_item(struct batch *b, uint32_t item)
         uint32_t at = j * SPW_TILE_BLOCK, from = lo > at ? lo - at : 0;
         struct vec s = vec_load(scores + at);
         if (b->a->softcap != 0) {
-            s = vec_mul(cap, vec_tanh(vec_div(s, cap)));
+            s = vec_mul(cap, num_tanh(vec_div(s, cap)));
             vec_store(scores + at, s);
         }
         if (from || hi - at < SPW_TILE_BLOCK) {
@@ -86,7 +86,7 @@ static void weigh_item(struct batch *b, uint32_t item)
     uint32_t lines = fetch_per_block(b);
     struct vec top = vec_set1(max), sum = vec_set1(0.0f);
     for (uint32_t j = first; j < end; j++) {
-        struct vec p = vec_exp(vec_sub(vec_load(scores + (size_t)j * SPW_TILE_BLOCK), top));
+        struct vec p = num_exp(vec_sub(vec_load(scores + (size_t)j * SPW_TILE_BLOCK), top));
         sum = vec_add(sum, p);
         store_weights(scores, j, p);
         fetch_lines(b, lines);
@@ -197,7 +197,7 @@ static void merge_out(float *state, const float *out, float max, float sum, size
         *old_max = max, *old_sum = sum;
         return;
     }
-    vec_store(factors, vec_exp(vec_load(factors)));
+    vec_store(factors, num_exp(vec_load(factors)));
     struct vec old_factor = vec_set1(factors[0]), factor = vec_set1(factors[1]);
     for (size_t c = 0; c < head_dim; c += VEC_LANES) {
         size_t n = head_dim - c < VEC_LANES ? head_dim - c : VEC_LANES;
@@ -386,7 +386,7 @@ static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t 
             const float *state = state_of(a, a->state, row, head);
             struct vec sum = vec_set1(state[a->head_dim + 1]);
             if (a->extra_logits)
-                sum = vec_add(sum, vec_exp(vec_set1(a->extra_logits[head] - state[a->head_dim])));
+                sum = vec_add(sum, num_exp(vec_set1(a->extra_logits[head] - state[a->head_dim])));
             for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
                 size_t n = spw_min_u64(a->head_dim - c, VEC_LANES);
                 vec_store_as(a->y, row * stride + (size_t)head * a->head_dim + c, n, a->dtype,

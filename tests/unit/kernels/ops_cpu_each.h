@@ -114,4 +114,21 @@ static inline double each_ulp(double x, enum spw_dtype t)
     return ldexp(1, x == 0 || e - digits < least ? least : e - digits);
 }
 
+/* All finite numbers of bf16, in their order, or a million of f32: of any bits, and as many below
+ * 30 in size. Freed by the caller. */
+static inline void *each_finite(uint64_t *rng, enum spw_dtype t, size_t *n)
+{
+    const size_t most = t == SPW_DTYPE_BF16 ? 1 << 16 : 1000000;
+    char *p = malloc(most * spw_dtype_bytes(t));
+    *n = 0;
+    for (size_t i = 0; i < most; i++) {
+        const uint32_t bits = t == SPW_DTYPE_BF16 ? (uint32_t)i << 16 : (uint32_t)check_random(rng);
+        float x = i % 2 && t == SPW_DTYPE_F32 ? 30 * (float)each_uniform(rng) : 0;
+        x = x == 0 ? each_bits_float(bits) : x;
+        if (isfinite(x))
+            each_store(p, (*n)++, t, (double)x);
+    }
+    return p;
+}
+
 #endif

@@ -388,15 +388,15 @@ static inline double recur_worst(const struct state_problem *p, const struct sta
 
 static inline struct state_problem *conv_problem_draw(void)
 {
-    static const enum spw_activation acts[] = {SPW_ACT_SILU,         SPW_ACT_GELU_TANH,
-                                               SPW_ACT_GELU_QUICK,   SPW_ACT_RELU,
-                                               SPW_ACT_RELU_SQUARED, SPW_ACT_IDENTITY};
+    static const enum spw_activation acts[] = {
+        SPW_ACT_SILU, SPW_ACT_GELU_TANH,    SPW_ACT_GELU_ERF, SPW_ACT_GELU_QUICK,
+        SPW_ACT_RELU, SPW_ACT_RELU_SQUARED, SPW_ACT_IDENTITY};
     struct state_problem *p = calloc(1, sizeof *p);
     struct spw_conv_args *a = &p->a.conv;
     size_t width = 0;
     state_draw_parts(p, state_draw(0, 3) ? 12 : 200);
     a->width = state_draw(1, SPW_MOST_CONV_WIDTH);
-    a->act = acts[state_draw(0, 5)], a->activates = state_draw(0, 2);
+    a->act = acts[state_draw(0, 6)], a->activates = state_draw(0, 2);
     a->dtype = state_draw_dtype();
     for (uint32_t i = 0, n = state_draw(1, SPW_CONV_RUNS); i < n; i++) {
         a->runs[i].n_heads = state_draw(1, 6);
@@ -451,6 +451,8 @@ static inline double conv_activation(double x, enum spw_activation act)
         return x * state_sigmoid(act == SPW_ACT_SILU ? x : 1.702 * x);
     if (act == SPW_ACT_GELU_TANH)
         return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    if (act == SPW_ACT_GELU_ERF)
+        return 0.5 * x * erfc(-x / sqrt(2));
     if (act == SPW_ACT_RELU || act == SPW_ACT_RELU_SQUARED)
         return x < 0 ? 0 : act == SPW_ACT_RELU ? x : x * x;
     return x;

@@ -2,7 +2,7 @@
  * reference (quant/codes.c) for each type, on random blocks and shapes; codes of x likewise. All
  * bits of a block are random, so scales are infinite or NaN now and then; or all codes are the
  * largest or the least, as those of x then are, so sums are as large as they can be. x has zeros,
- * infinities, NaN, numbers of every size. Weights begin or end at a page that must not be touched,
+ * infinities, NaN, all numbers of bf16. Weights begin or end at a page that must not be touched,
  * codes of x end there. The reference itself is compared with a product in double precision. Where
  * there is AVX-512 VNNI, the AMX kernel also runs on an emulation of its tiles.
  *
@@ -51,15 +51,17 @@ static void *open_guarded(struct guarded *g, size_t bytes, bool first)
     return g->map + page + (first ? 0 : inner - bytes);
 }
 
-/* A row has numbers of one size, or all zeros; now and then some that are not finite, or any bits
- * at all. */
+/* A row has numbers of one size, or all zeros; now and then some that are not finite, any bits
+ * at all, or the next numbers of all that bf16 has. */
 static void draw_row(uint16_t *x, size_t k, uint64_t *rng)
 {
     const uint64_t kind = check_range(rng, 0, 9);
+    static uint16_t next;
     const float size = kind == 1 ? 1e-38f : kind == 2 ? 1e38f : 1;
     for (size_t i = 0; i < k; i++)
         x[i] = kind == 0   ? 0
                : kind == 3 ? (uint16_t)check_random(rng)
+               : kind == 7 ? next++
                            : spw_f32_to_bf16((float)each_uniform(rng) * size);
     if (kind == 4)
         x[check_range(rng, 0, k - 1)] = check_random(rng) % 2 ? 0x7f80 : 0x7fc1;

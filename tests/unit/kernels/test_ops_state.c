@@ -1,25 +1,15 @@
 /* The operations of layers with a state, of every CPU table, over drawn shapes: against references
  * in f64; conv and recur also against the portable table, in other calls, alone, and on several
  * threads (memcmp). */
+#include <float.h>
+
+#include "base/simd.h"
 #include "offload/device/device_cpu_team.h"
 #include "offload/device/placement.h"
+#include "tests/unit/kernels/math_f32.h"
 #include "tests/unit/kernels/state_problem.h"
 
-#define NUM_FN static inline
-#define num float
-#define num_of(x) (x)
-#define num_add(a, b) ((a) + (b))
-#define num_sub(a, b) ((a) - (b))
-#define num_mul(a, b) ((a) * (b))
-#define num_div(a, b) ((a) / (b))
-#define num_sqrt sqrtf
-#define num_fused fmaf
-#define num_less(a, b, x, y) ((a) < (b) ? (x) : (y))
-#define num_round rintf
-#define num_scale2(a, n) ldexpf(a, (int)(n))
-#include "model/state_math.h"
-
-enum { THREADS = 3, DRAWS = 6, NUMBERS = 20000 };
+enum { THREADS = 3, DRAWS = 6 };
 
 static struct spw_team *team;
 
@@ -30,34 +20,104 @@ static const struct spw_cpu_kernels *portable(void)
 
 /* ---- functions ---- */
 
-/* The largest error of f over [low, high), in ulp. */
-static double worst_ulp(float (*f)(float), double (*exact)(double), double low, double high)
+static double silu(double x)
 {
+    return x * state_sigmoid(x);
+}
+
+static double gelu_erf(double x)
+{
+    return 0.5 * x * erfc(-x / sqrt(2));
+}
+
+static double gelu_tanh(double x)
+{
+    return x * state_sigmoid(2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x));
+}
+
+static double gelu_quick(double x)
+{
+    return x * state_sigmoid(1.702 * x);
+}
+
+/* A function, the f64 one, the numbers that it is for, and the largest error: in ulp of the result;
+ * of an activation, in ulp of x (where the result is small, 1 + erf and the product before an
+ * exponential have lost bits). */
+struct function {
+    const char *name;
+    float (*f)(float);
+    double (*exact)(double);
+    float low, high;
+    double most;
+    enum spw_activation act;
+};
+
+static void test_function(const struct function *f)
+{
+    const uint32_t step = check_full() ? 61 : 4099; /* 4099: a million numbers */
     double worst = 0;
-    for (int i = 0; i < NUMBERS; i++) {
-        const float x = (float)state_real(low, high);
-        const double want = exact((double)x);
-        worst = fmax(worst, fabs((double)f(x) - want) / each_ulp(want, SPW_DTYPE_F32));
+    float at = 0;
+    for (uint64_t i = state_draw(0, step - 1); i <= UINT32_MAX; i += step) {
+        const float x = each_bits_float((uint32_t)i);
+        if (!(x >= f->low && x <= f->high))
+            continue;
+        const double want = f->exact((double)x);
+        const double got = (double)(f->f ? f->f(x) : num_activation(x, f->act));
+        const double off = fabs(got - want) / each_ulp(f->f ? want : (double)x, SPW_DTYPE_F32);
+        if (!(off <= worst))
+            worst = off, at = x;
     }
-    return worst;
+    CHECK_MSG(worst <= f->most, "%s: %g ulp at %a", f->name, worst, (double)at);
 }
 
 static void test_functions(void)
 {
-    static const double ends[][2] = {{-20, 20}, {-1, 1}, {-1e-3, 1e-3}, {-87, 88}};
-    for (int i = 0; i < 4; i++) {
-        const double low = ends[i][0], high = ends[i][1];
-        const double e = worst_ulp(num_exp, exp, low, high);
-        const double m = worst_ulp(num_expm1, expm1, low, 0);
-        const double p = worst_ulp(num_softplus, state_softplus, low, high);
-        const double s = worst_ulp(num_sigmoid, state_sigmoid, low, high);
-        CHECK_MSG(e <= 2 && m <= 2 && p <= 4 && s <= 3, "[%g, %g): %g %g %g %g ulp", low, high, e,
-                  m, p, s);
-    }
+    static const struct function functions[] = {
+        {"exp", num_exp, exp, -FLT_MAX, 88.72f, 1.1, 0},
+        {"expm1", num_expm1, expm1, -FLT_MAX, 0, 1, 0},
+        {"tanh", num_tanh, tanh, -FLT_MAX, FLT_MAX, 1.4, 0},
+        {"erf", num_erf, erf, -FLT_MAX, FLT_MAX, 1.2, 0},
+        {"sigmoid", num_sigmoid, state_sigmoid, -88, FLT_MAX, 2.4, 0},
+        {"softplus", num_softplus, state_softplus, -FLT_MAX, FLT_MAX, 2.7, 0},
+        {"silu", NULL, silu, -FLT_MAX, FLT_MAX, 1.6, SPW_ACT_SILU},
+        {"gelu_tanh", NULL, gelu_tanh, -1e12f, 1e12f, 1.6, SPW_ACT_GELU_TANH},
+        {"gelu_erf", NULL, gelu_erf, -FLT_MAX, FLT_MAX, 1.4, SPW_ACT_GELU_ERF},
+        {"gelu_quick", NULL, gelu_quick, -FLT_MAX, FLT_MAX, 1.6, SPW_ACT_GELU_QUICK}};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        test_function(&functions[i]);
     CHECK(num_exp(0) == 1 && num_expm1(0) == 0 && num_expm1(-200) == -1);
     CHECK(num_exp(-200) == 0 && num_exp(200) == INFINITY && isnan(num_exp(NAN)));
     CHECK(num_softplus(-200) == 0 && num_softplus(200) == 200 && isnan(num_softplus(NAN)));
     CHECK(num_softplus(INFINITY) == INFINITY && isnan(num_sigmoid(NAN)) && num_sigmoid(0) == 0.5f);
+    CHECK(num_erf(INFINITY) == 1 && num_erf(-INFINITY) == -1 && isnan(num_erf(NAN)));
+    CHECK(num_tanh(INFINITY) == 1 && num_tanh(-INFINITY) == -1 && isnan(num_tanh(NAN)));
+}
+
+/* A number of any bits; of few bits, so that sums lie in the middle between two numbers; or of a
+ * size near 1. */
+static float draw_number(uint32_t kind)
+{
+    const uint32_t bits = state_draw(0, UINT32_MAX);
+    return each_bits_float(kind == 0   ? bits
+                           : kind == 1 ? bits & 0xfff00000u
+                                       : (bits & 0x807fffffu) | (120 + bits % 13) << 23);
+}
+
+/* In plain C a fused step is computed in f64. */
+static void test_fused(void)
+{
+    for (uint32_t i = 0; i < 300000; i++) {
+        f32v a, b, c;
+        for (int l = 0; l < SIMD_LANES; l++)
+            a[l] = draw_number(i % 3), b[l] = draw_number(i % 3), c[l] = draw_number(i % 3);
+        const f32v y = simd_fused(a, b, c);
+        for (int l = 0; l < SIMD_LANES; l++) {
+            const float want = fmaf(a[l], b[l], c[l]);
+            CHECK_MSG(each_float_bits(y[l]) == each_float_bits(want) ||
+                          (isnan(y[l]) && isnan(want)),
+                      "%a %a %a: %a", (double)a[l], (double)b[l], (double)c[l], (double)y[l]);
+        }
+    }
 }
 
 /* ---- ways to run a call ---- */
@@ -228,6 +288,7 @@ int main(void)
     if (spw_team_open(&team, THREADS, THREADS, &nowhere))
         return 1;
     test_functions();
+    test_fused();
     for (int i = 0; i < draws; i++) {
         for (int k = 0; k < 4; k++) {
             test_recur(kinds[k]);

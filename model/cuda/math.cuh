@@ -1,7 +1,7 @@
-/* model/state_math.h for a thread. Files are compiled with -fmad=false: only fmaf fuses, and
+/* model/math.h for a thread. Files are compiled with -fmad=false: only fmaf fuses, and
  * quotients and roots are rounded to nearest. */
-#ifndef SPW_MODEL_CUDA_STATE_MATH_CUH
-#define SPW_MODEL_CUDA_STATE_MATH_CUH
+#ifndef SPW_MODEL_CUDA_MATH_CUH
+#define SPW_MODEL_CUDA_MATH_CUH
 
 #include "quant/cuda.cuh"
 
@@ -13,6 +13,16 @@ __device__ __forceinline__ float scaled2(float a, float n)
            __uint_as_float((uint32_t)(k - some + 127) << 23);
 }
 
+__device__ __forceinline__ float greater_of(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+__device__ __forceinline__ float less_of(float a, float b)
+{
+    return a < b ? a : b;
+}
+
 #define NUM_FN __device__ __forceinline__
 #define num float
 #define num_of(x) (x)
@@ -22,10 +32,12 @@ __device__ __forceinline__ float scaled2(float a, float n)
 #define num_div(a, b) ((a) / (b))
 #define num_sqrt(a) sqrtf(a)
 #define num_fused(a, b, c) fmaf(a, b, c)
+#define num_max(a, b) greater_of(a, b)
+#define num_min(a, b) less_of(a, b)
 #define num_less(a, b, x, y) ((a) < (b) ? (x) : (y))
 #define num_round(a) rintf(a)
 #define num_scale2(a, n) scaled2(a, n)
 
-#include "model/state_math.h"
+#include "model/math.h"
 
 #endif
