@@ -330,43 +330,35 @@ SIMD_FN void simd_load_pairs_f16(const void *p, f32v *even, f32v *odd)
 #else
 
 #if defined(__FP_FAST_FMAF) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#define SIMD_FUSED_FN SIMD_FN
-#define simd_fused simd_fused_lanes
-#else
-#define SIMD_FUSED_FN SIMD_APART
-#endif
-
-SIMD_FUSED_FN f32v simd_fused_lanes(f32v a, f32v b, f32v c)
+SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
 {
     f32v y = {0};
     for (int l = 0; l < SIMD_LANES; l++)
         y[l] = __builtin_fmaf(a[l], b[l], c[l]);
     return y;
 }
-
-#if !defined(simd_fused)
+#else
 typedef double simd_doubles __attribute__((vector_size(8 * SIMD_LANES)));
 typedef uint32_t simd_words __attribute__((vector_size(8 * SIMD_LANES)));
 
-/* In f64, where the product is exact: the sum, rounded to f32, is rounded twice. That gives another
- * number only if the f64 sum is the middle between two f32, as its lower bits say; or if it is
- * subnormal in f32. */
-SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
+/* fmaf is a slow call. In f64 the product is exact; the sum, rounded to f32, is rounded twice. That
+ * gives another number only if the f64 sum is the middle between two f32, as its lower bits say; or
+ * if it is subnormal in f32. */
+SIMD_APART f32v simd_fused(f32v a, f32v b, f32v c)
 {
     const simd_doubles sum =
         __builtin_convertvector(a, simd_doubles) * __builtin_convertvector(b, simd_doubles) +
         __builtin_convertvector(c, simd_doubles);
-    const simd_words halves = (simd_words)sum;
-    const u32v low = __builtin_shufflevector(halves, halves, 0, 2, 4, 6);
-    const u32v high = __builtin_shufflevector(halves, halves, 1, 3, 5, 7) & 0x7fffffffu;
+    const simd_words words = (simd_words)sum;
+    const u32v low = __builtin_shufflevector(words, words, 0, 2, 4, 6);
+    const u32v high = __builtin_shufflevector(words, words, 1, 3, 5, 7) & 0x7fffffffu;
     const i32v middle = (low & 0x1fffffffu) == 0x10000000u;
-    const i32v subnormal = ((i32v)high < 0x38100000) & (high != 0);
-    const i32v rare = middle | subnormal;
-    uint64_t any[2];
-    memcpy(any, &rare, sizeof any);
-    if (any[0] | any[1])
-        return simd_fused_lanes(a, b, c);
-    return __builtin_convertvector(sum, f32v);
+    const i32v rare = middle | (((i32v)high < 0x38100000) & (high != 0));
+    f32v y = __builtin_convertvector(sum, f32v);
+    for (int l = 0; l < SIMD_LANES; l++)
+        if (rare[l])
+            y[l] = __builtin_fmaf(a[l], b[l], c[l]);
+    return y;
 }
 #endif
 

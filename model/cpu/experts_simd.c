@@ -234,13 +234,14 @@ static void choose(const struct spw_route_args *a, const float *scores, struct s
 }
 
 /* The logits of all other experts become minus infinity. */
-static void keep(const struct spw_route_args *a, float *scores, const struct spw_choice *out)
+static void keep(const struct spw_route_args *a, float *scores, struct spw_choice *out)
 {
-    for (uint32_t e = 0, n = 0; e < a->n_experts; e++)
-        if (n < a->n_kept && out[n].expert == e)
-            n++;
-        else
-            scores[e] = -INFINITY;
+    for (uint32_t i = 0; i < a->n_kept; i++)
+        out[i].weight = scores[out[i].expert];
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        scores[e] = -INFINITY;
+    for (uint32_t i = 0; i < a->n_kept; i++)
+        scores[out[i].expert] = out[i].weight;
 }
 
 static void weigh(const struct spw_route_args *a, const float *scores, struct spw_choice *out)
