@@ -371,6 +371,7 @@ enum spw_early_stopping {
 struct spw_beam_search {
     uint32_t n_beams;  /* 0: none; at most options.sessions, and 256 */
     uint32_t n_groups; /* divides n_beams; 0: 1 */
+    uint32_t n_return; /* answers that the caller gets, at most n_beams; 0: all */
     /* With groups, above 0: what a token loses for each beam of an earlier group with this token */
     float diversity_penalty;
     float length_penalty; /* 1: the mean of the log-probabilities; 0: their sum */
@@ -386,9 +387,9 @@ struct spw_request {
      * computed once for all that start together. Samples have no session of the caller's and no
      * given tokens, and only the first one has prompt_logprobs. */
     uint32_t n_samples;
-    /* The request gets n_beams answers: each is a request of its own, as samples are, the best
-     * answer first. All their events come when the search has ended; they have no TOKEN events, and
-     * no logits_hash. */
+    /* The request gets n_return answers: each is a request of its own, as samples are, the best
+     * answer first; numbers behind them are used up. All their events come when the search has
+     * ended; they have no TOKEN events, and no logits_hash. */
     struct spw_beam_search beams;
     /* Tokens that an earlier batch, which was ended early, has generated for this request: this
      * batch continues after them. max_new_tokens counts them, and the result has them. The earlier
@@ -454,7 +455,8 @@ struct spw_result {
     struct spw_token_logprob
         *prompt_top_logprobs; /* [n_prompt][n_top_logprobs]; the first row: 0 */
     uint32_t n_top_logprobs;  /* as asked, or the vocabulary if that is smaller */
-    double score;             /* of a beam search; else 0 */
+    bool has_score;           /* it is an answer of a beam search */
+    double score;             /* of it */
     size_t n_reused;          /* tokens of the prompt that were not computed */
     size_t n_from_store;      /* of these, from the prefix cache; the session held the others */
     size_t n_recomputed;      /* tokens of the prompt that the session held but computed again:

@@ -379,15 +379,27 @@ static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
         spw_batch_begin_to_keep(b, x);
 }
 
+/* A beam whose answer nobody wants. */
+static bool is_inner(const struct spw_batch_entry *x)
+{
+    const uint32_t n = x->answer.request.beams.n_return;
+    return x->group.beams && n && x->id >= x->group.first + n;
+}
+
 void spw_batch_forget_events(struct spw_batch *b)
 {
     for (; b->unread <= b->n_submitted; b->unread++) {
         struct spw_batch_entry *x = spw_batch_find(b, b->unread);
         if (!x || spw_batch_waits(x)) /* its text, of given tokens, comes with its first token */
             continue;
+        const bool is_over = x->has_end;
         x->has_end = false;
         x->n_new = 0;
         x->answer.n_text = 0;
+        if (is_over && is_inner(x)) {
+            b->entries[x->id - b->first_id] = NULL;
+            free_entry(x);
+        }
     }
     for (uint32_t i = 0; i < b->n_ended; i++)
         free_ended(b, &b->ended[i]);
@@ -425,7 +437,7 @@ bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 {
     for (; b->unread <= b->n_submitted; b->unread++) {
         struct spw_batch_entry *x = spw_batch_find(b, b->unread);
-        if (x && !spw_batch_waits(x) && next_event(x, out))
+        if (x && !spw_batch_waits(x) && !is_inner(x) && next_event(x, out))
             return true;
     }
     return false;

@@ -23,6 +23,12 @@ int spw_batch_check_beams(const struct spw_batch *b, const struct spw_request *r
             "request %llu: beams.n_beams: found %u, expected at most %u: the sessions of "
             "the engine, and at most %d",
             i, s->n_beams, most, SPW_BEAMS_MOST);
+    if (s->n_return > s->n_beams)
+        return spw_fail(
+            err, -EINVAL,
+            "request %llu: beams.n_return: found %u, expected at most %u, the number of "
+            "beams",
+            i, s->n_return, s->n_beams);
     if (s->n_groups && s->n_beams % s->n_groups)
         return spw_fail(err, -EINVAL,
                         "request %llu: beams.n_groups: found %u, expected a divisor of %u beams", i,
@@ -119,6 +125,7 @@ static void end_search(struct spw_batch *b, const struct spw_group *g, uint32_t 
         const int32_t *tokens = spw_beams_answer(g->beams, i, &n_tokens, &score);
         const int rc = spw_answer_replace(&x->answer, tokens, n_tokens);
         const enum spw_finish finish = spw_answer_finish(&x->answer);
+        x->answer.result.has_score = true;
         x->answer.result.score = score;
         spw_batch_note_events(b, x);
         if (rc)

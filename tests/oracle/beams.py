@@ -78,16 +78,25 @@ def theirs(model, prompt, options):
     return answers, max(1, max(logits.abs().max().item() for logits in out.logits))
 
 
-def ours(program, folder, prompt, options):
-    ids, report = os.path.join(folder, "ids.txt"), os.path.join(folder, "report.json")
-    pathlib.Path(ids).write_text(" ".join(map(str, prompt)))
-    args = [program, "generate", folder, "--token-ids", ids, "--ids", "--report", report, "--progress", "never", "--device", "cpu",
-            "--compute", "f32", "--threads", "1"]
-    for key, value in options.items():
-        args += ["--" + key.replace("_", "-"), str(value).lower()]
+def ours(program, folder, prompt, options, as_line):
+    """as_line: as a line of a file of prompts, beside other lines; else by the options of the command."""
+    path, report = os.path.join(folder, "input.txt"), os.path.join(folder, "report.json")
+    args = [program, "generate", folder, "--progress", "never", "--device", "cpu", "--compute", "f32", "--threads", "1"]
+    if as_line:
+        lines = [{"tokens": prompt[:7], "max_new_tokens": 5}, {"tokens": prompt, "id": "search", **options}, {"tokens": prompt}]
+        pathlib.Path(path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        args += ["--prompts", path, "--sessions", str(options["num_beams"])]
+    else:
+        pathlib.Path(path).write_text(" ".join(map(str, prompt)))
+        args += ["--token-ids", path, "--ids", "--report", report]
+        for key, value in options.items():
+            args += ["--" + key.replace("_", "-"), str(value).lower()]
     run = subprocess.run(args, capture_output=True, text=True)
     if run.returncode:
-        return run.stderr
+        return run.stderr + run.stdout
+    if as_line:
+        answer = next(a for a in map(json.loads, run.stdout.splitlines()) if a.get("id") == "search")
+        return [(a["tokens"], a["score"]) for a in answer.get("choices", [answer])]
     answers = [(a["tokens"], a["score"]) for a in json.load(open(report))["answers"]]
     printed = [[int(t) for t in line.split()] for line in run.stdout.strip().split("\n\n")]
     return answers if printed == [tokens for tokens, _ in answers] else f"printed {run.stdout}"
@@ -106,7 +115,7 @@ def compare(program, rng, groups):
         prompt, options = [rng.randrange(8, vocab) for _ in range(rng.choice([1, 5, 40, 130]))], make_options(rng, groups)
         with torch.no_grad():
             want, largest = theirs(model, prompt, options)
-        got = ours(program, folder, prompt, options)
+        got = ours(program, folder, prompt, options, rng.random() < 0.4)
     of_sum = 1 - options.get("length_penalty", 1.0)  # a score is a sum over n tokens, and divided by a power of n
     if isinstance(got, list) and len(got) == len(want) and all(
             a[0] == b[0] and abs(a[1] - b[1]) < SAME * largest * len(a[0]) ** of_sum for a, b in zip(got, want)):

@@ -161,6 +161,7 @@ static struct spw_beam_search cli_beams(const struct cli_options *o)
 {
     return (struct spw_beam_search){.n_beams = o->num_beams > 1 ? (uint32_t)o->num_beams : 0,
                                     .n_groups = (uint32_t)o->num_beam_groups,
+                                    .n_return = (uint32_t)o->num_return_sequences,
                                     .diversity_penalty = (float)o->diversity_penalty,
                                     .length_penalty = (float)o->length_penalty,
                                     .early_stopping = (enum spw_early_stopping)o->early_stopping};
@@ -195,8 +196,6 @@ static int on_answer(struct run *r, const struct spw_event *e)
 {
     const struct spw_result *result = spw_batch_result(r->batch.batch, e->request);
     const bool is_last = e->request == r->o->num_return_sequences;
-    if (e->request > r->o->num_return_sequences)
-        return 0;
     if (e->kind == SPW_EVENT_TEXT)
         return print(r, e->text, e->text_bytes);
     for (size_t i = 0; r->ids && i < result->n_tokens; i++) {

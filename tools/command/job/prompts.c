@@ -30,8 +30,9 @@ static int add_item(struct cli_inputs *in, struct request *x, uint64_t limit,
                               " tokens of the prompt and the answer, expected at most "
                               "%" PRIu64,
                               request_tokens(x), limit);
-    for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
-        if (add_input(in, &x->prompts[i / x->n_choices], x->max_new_tokens))
+    const uint32_t each = x->beams.n_beams ? x->beams.n_beams : x->n_choices; /* sessions */
+    for (size_t i = 0; i < x->n_prompts * each; i++)
+        if (add_input(in, &x->prompts[i / each], x->max_new_tokens))
             return request_refuse_memory(why);
     in->n_lines++;
     return 0;

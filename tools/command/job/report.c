@@ -26,7 +26,7 @@ void job_report_asked(struct job_report *r, const struct spw_request *request, u
     if (!a->requests)
         a->requests = spw_alloc_zero(MOST_ASKED, sizeof *a->requests);
     int32_t *tokens = a->requests && a->n < MOST_ASKED ? spw_alloc(n * sizeof *tokens) : NULL;
-    if (!tokens || id != a->n + 1 || request->prompt_logprobs ||
+    if (!tokens || id != a->n + 1 || request->beams.n_beams || request->prompt_logprobs ||
         (request->logprobs && request->n_given)) {
         a->is_unknown = true;
         spw_free(tokens);

@@ -72,8 +72,9 @@ static int submit_choice(struct run *r, struct running *of, struct spw_error *er
     struct request *x = of->item;
     const size_t choice = of->n_submitted;
     const char *machine = spw_engine_backend(r->e.engine);
+    const uint32_t n = request_together(x);
     struct job_kept kept = {0};
-    if (r->is->store)
+    if (r->is->store && !x->beams.n_beams) /* a search begins again */
         r->code = job_store_answer(r->is->store, x, choice, machine, &kept);
     if (r->code)
         return -ECANCELED;
@@ -81,16 +82,17 @@ static int submit_choice(struct run *r, struct running *of, struct spw_error *er
     request.given = kept.tokens;
     request.n_given = kept.n_tokens;
     request.given_hash = kept.hash;
-    struct asked *a = &r->asked[r->n_asked];
-    *a = (struct asked){.of = of, .choice = choice, .n_given = kept.n_tokens};
+    uint64_t id;
     x->choices[choice].n_kept = kept.n_tokens;
-    int rc = spw_batch_submit(r->e.batch, &request, &a->id, err);
+    int rc = spw_batch_submit(r->e.batch, &request, &id, err);
     if (!rc && r->is->o->report)
-        job_report_asked(&r->report, &request, a->id);
+        job_report_asked(&r->report, &request, id);
+    for (uint32_t k = 0; k < n && !rc; k++)
+        r->asked[r->n_asked++] =
+            (struct asked){.id = id + k, .of = of, .choice = choice + k, .n_given = kept.n_tokens};
     spw_free(kept.tokens);
-    r->n_asked += !rc;
-    of->n_asked += !rc;
-    of->n_submitted += !rc;
+    of->n_asked += rc ? 0 : n;
+    of->n_submitted += rc ? 0 : n;
     return rc;
 }
 
@@ -377,7 +379,7 @@ static int submit_some(void *context, struct spw_error *err)
                 waiting = r->items[r->n_items - 1];
             }
         }
-        if (!waiting)
+        if (!waiting || (r->n_asked && r->n_asked + request_together(waiting->item) > r->most))
             break; /* no more; or this engine is too small for the next one */
         SPW_TRY(submit_next(r, waiting, err));
     }

@@ -171,6 +171,8 @@ void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *
         {"tokens", cli_report_tokens(r->tokens, r->n_tokens)},
     };
     CLI_ADD(into, fields);
+    if (r->has_score)
+        cli_json_add(into, "score", json_real(r->score));
     if (r->logprobs)
         cli_json_add(into, "logprobs", logprobs(r));
     if (r->top_logprobs)

@@ -18,7 +18,7 @@ enum {
 };
 
 /* Defaults of max_new_tokens. OpenAI's default for completions is 16. */
-enum { CHAT_TOKENS = 4096, COMPLETION_TOKENS = 16 };
+enum { CHAT_TOKENS = 4096, COMPLETION_TOKENS = 16, MOST_BEAMS = 256 };
 
 struct key {
     const char *name;
@@ -220,6 +220,46 @@ static int read_top_logprobs(struct request *x, const struct key *key, const jso
                           x->n_top_logprobs);
 }
 
+/* ---- beams ---- */
+
+/* One beam is no search. Without a temperature, as a search has none. */
+static int read_beams(struct request *x, const struct key *key, const json_t *value,
+                      struct request_refusal *why)
+{
+    SPW_TRY(read_count(x, key, value, why));
+    if (x->beams.n_beams > 1 && x->n_choices > 1)
+        return request_refuse(why, 400, "invalid_value", "n",
+                              "n: found %u with \"num_beams\", expected \"num_return_sequences\"",
+                              x->n_choices);
+    if (x->beams.n_beams > 1 && !json_object_get(x->body, "temperature"))
+        x->sampling.temperature = 0;
+    x->beams.n_beams = x->beams.n_beams > 1 ? x->beams.n_beams : 0;
+    return 0;
+}
+
+static int read_early_stopping(struct request *x, const struct key *key, const json_t *value,
+                               struct request_refusal *why)
+{
+    const char *text = json_string_value(value);
+    if (!json_is_boolean(value) && !(text && !strcmp(text, "never")))
+        return request_refuse_value(why, key->name, value, "true, false or \"never\"");
+    x->beams.early_stopping = text                  ? SPW_BEAMS_NEVER_EARLY
+                              : json_is_true(value) ? SPW_BEAMS_STOP_EARLY
+                                                    : SPW_BEAMS_STOP_LATE;
+    return 0;
+}
+
+static int read_return(struct request *x, const struct key *key, const json_t *value,
+                       struct request_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    if (json_integer_value(value) > spw_max_u32(x->beams.n_beams, 1))
+        return request_refuse_value(why, key->name, value, "at most \"num_beams\"");
+    if (x->beams.n_beams)
+        x->n_choices = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
 /* ---- keys that are refused ---- */
 
 static int refuse_stream(struct request *x, const struct key *key, const json_t *value,
@@ -344,6 +384,12 @@ static const struct key keys[] = {
     {"repetition_penalty", ALL, read_number, 0.001, 1000, AT(sampling.repetition_penalty)},
     {"presence_penalty", ALL, read_number, -2, 2, AT(sampling.presence_penalty)},
     {"frequency_penalty", ALL, read_number, -2, 2, AT(sampling.frequency_penalty)},
+    {"num_beams", ALL, read_beams, 1, MOST_BEAMS, AT(beams.n_beams)},
+    {"num_beam_groups", ALL, read_count, 1, MOST_BEAMS, AT(beams.n_groups)},
+    {"diversity_penalty", ALL, read_number, 0, 1e6, AT(beams.diversity_penalty)},
+    {"length_penalty", ALL, read_number, -100, 100, AT(beams.length_penalty)},
+    {"early_stopping", ALL, read_early_stopping, 0, 0, 0},
+    {"num_return_sequences", ALL, read_return, 1, MOST_BEAMS, 0},
     {"logit_bias", ALL, read_logit_bias, 0, 0, 0},
     {"seed", ALL, read_seed, 0, 0, 0},
     {"stop", ALL, read_stop, 0, 0, 0},
@@ -410,6 +456,7 @@ static int set_defaults(struct request *x, const struct cli_options *o, struct r
     x->max_new_tokens = o->max_new_tokens;
     x->max_is_default = !cli_given(o, "max-new-tokens");
     x->n_choices = (uint32_t)o->n;
+    x->beams = (struct spw_beam_search){.length_penalty = 1};
     x->logprobs = cli_given(o, "logprobs");
     x->n_top_logprobs = (uint32_t)o->top_logprobs;
     x->ignore_eos = o->ignore_eos;

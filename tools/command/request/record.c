@@ -200,7 +200,12 @@ static json_t *own_facts(const struct request *x)
         {"seed", json_integer((json_int_t)x->sampling.seed)},
         {"logits_hash", hashes},
     };
-    return CLI_OBJECT(fields);
+    json_t *facts = CLI_OBJECT(fields), *scores = x->beams.n_beams ? json_array() : NULL;
+    for (size_t i = 0; scores && i < x->n_prompts * x->n_choices; i++)
+        cli_json_append(&scores, json_real(x->choices[i].result.score));
+    if (scores)
+        cli_json_add(&facts, "scores", scores);
+    return facts;
 }
 
 json_t *request_record_body(const struct request *x, const struct request_names *names)

@@ -150,6 +150,8 @@ struct spw_request request_ask(const struct request *x, size_t choice, bool text
         .prompt_logprobs = x->echo && x->logprobs && k == 0,
     };
     r.sampling.stream = k;
+    r.beams = x->beams;
+    r.beams.n_return = x->n_choices;
     return r;
 }
 

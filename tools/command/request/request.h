@@ -63,6 +63,8 @@ struct request {
     struct spw_sampling sampling;      /* of choice 0; choice k draws from stream k */
     struct spw_logit_bias *logit_bias; /* owned, if the line has any: of `sampling` */
     struct cli_strings stop;           /* list owned, strings borrowed from `line` or the options */
+    /* A search; n_beams 0: none. The answers of a prompt are the n_choices best ones. */
+    struct spw_beam_search beams;
     bool ignore_eos, logprobs;
     bool echo; /* with logprobs: choice 0 of each prompt needs prompt_logprobs */
     uint32_t n_top_logprobs;
@@ -91,8 +93,14 @@ int request_count_reasoning(struct request *x, size_t choice, const struct spw_t
 int request_open_parts(const struct request *x, size_t choice, struct spw_answer_parts **out);
 /* Moves reasoning and calls of a choice that has ended out of its text. 0 or -ENOMEM. */
 int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t);
-/* What a batch is asked for one of its answers. Borrows from *x. */
+/* What a batch is asked for one of its answers; of a search, for this one and those of the prompt
+ * that follow (request_together). Borrows from *x. */
 struct spw_request request_ask(const struct request *x, size_t choice, bool text);
+/* Answers that one request of a batch gives: they have numbers one after the other. */
+static inline uint32_t request_together(const struct request *x)
+{
+    return x->beams.n_beams ? x->n_choices : 1;
+}
 /* Tokens of its longest prompt and answer. */
 uint64_t request_tokens(const struct request *x);
 /* Bytes that the tokens and log-probabilities of the prompts and of all answers take, at most. */

@@ -88,11 +88,14 @@ static int submit(struct serve_work *w, struct serve_active *a, struct request_r
 {
     struct spw_error err = {0};
     const struct request *x = &a->x->request;
-    for (size_t i = 0; i < a->n; i++) {
+    for (size_t i = 0; i < a->n; i += request_together(x)) {
         const struct spw_request q = request_ask(x, i, w->is.model->tokenizer != NULL);
-        if (request_open_parts(x, i, &a->asks[i].parts))
-            return request_refuse_memory(why);
+        for (uint32_t k = 0; k < request_together(x); k++)
+            if (request_open_parts(x, i + k, &a->asks[i + k].parts))
+                return request_refuse_memory(why);
         const int rc = spw_batch_submit(w->e.batch, &q, &a->asks[i].id, &err);
+        for (uint32_t k = 1; k < request_together(x) && !rc; k++)
+            a->asks[i + k].id = a->asks[i].id + k;
         cli_name_options(err.text);
         if (rc)
             return rc == -EINVAL || rc == -E2BIG
