@@ -1,0 +1,259 @@
+/* One answer, whatever is drafted for it: all right, all wrong, right until the last, with an end
+ * token inside, a token whose numbers are not finite. Prompts end near the borders of tiles and of
+ * the rope, windows are shorter than a draft; models have states, experts, chunks. The answer, the
+ * hash of its logits and its log-probabilities are those without drafts. Then models of any sizes,
+ * under any budgets; and what later runs begin with, where drafts were taken back.
+ *
+ *   test_draft_kinds [models]    SPW_SEED repeats a run */
+#include "runtime/batch/batch_parts.h"
+#include "tests/engine/oracle.h"
+
+enum { VOCAB = 96, MOST_TOKENS = 400, NEW = 60, END = 2 };
+
+static const enum kind {
+    NONE,
+    RIGHT,
+    WRONG,
+    LAST_WRONG,
+    ONE_RIGHT,
+    ENDS,
+    NOT_FINITE,
+    KINDS
+} all[] = {RIGHT, WRONG, LAST_WRONG, ONE_RIGHT, ENDS, NOT_FINITE};
+
+static enum kind drafted;
+static const struct spw_result *right; /* of the run without drafts */
+static int32_t poison = -1;            /* a token whose numbers are not finite */
+static struct spw_backend backend;
+
+static void embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                  enum spw_dtype compute, void *rows, void *inputs)
+{
+    const size_t bytes = w->config->hidden * spw_dtype_bytes(compute);
+    spw_weights_embed(w, tokens, n, compute, rows, inputs);
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] == poison) /* every type of numbers has a NaN of these bits */
+            memset((char *)rows + i * bytes, 0xff, bytes);
+}
+
+static uint32_t propose(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match)
+{
+    const size_t at = x->answer.result.n_tokens;
+    *match = 40;
+    for (uint32_t i = 0; i < most; i++) {
+        const int32_t token = at + i < right->n_tokens ? right->tokens[at + i] : END;
+        const bool is_wrong = drafted == WRONG || (drafted == LAST_WRONG && i + 1 == most) ||
+                              (drafted == ONE_RIGHT && i);
+        out[i] = is_wrong ? (token + 1) % VOCAB : token;
+        if (i == most / 2 && drafted >= ENDS)
+            out[i] = drafted == ENDS ? END : poison;
+    }
+    return most;
+}
+
+/* The answer under these options, with drafts of a kind. Returns how many stayed. */
+static uint64_t ask(const char *dir, const struct spw_options *options, enum kind kind,
+                    const struct spw_request *r, struct spw_result *out)
+{
+    struct spw_options o = *options;
+    struct spw_engine *e = NULL;
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    struct spw_batch_times times;
+    uint64_t id;
+    o.drafts = kind ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
+    drafted = kind;
+    CHECK_MSG(!spw_engine_open_on(&e, &backend, dir, &o, &err), "%s", err.text);
+    if (!e)
+        exit(check_done());
+    CHECK(!spw_batch_open(&b, e, NULL, &err));
+    if (kind)
+        b->propose = propose;
+    CHECK_MSG(!spw_batch_submit(b, r, &id, &err), "%s", err.text);
+    for (int more = 1; more > 0;) {
+        more = spw_batch_step(b, &err);
+        CHECK_MSG(more >= 0, "%s, drafts of kind %d: %s", dir, kind, err.text);
+    }
+    spw_batch_times(b, &times);
+    CHECK(!spw_batch_take(b, id, out));
+    spw_batch_close(b);
+    run_check_peaks(e, &o, dir);
+    spw_engine_close(e);
+    return times.n_accepted;
+}
+
+static void check_same(const struct spw_result *a, const struct spw_result *b, const char *dir,
+                       enum kind kind)
+{
+    const size_t n = a->n_tokens;
+    const bool same = n == b->n_tokens && a->finish == b->finish &&
+                      a->logits_hash == b->logits_hash &&
+                      !memcmp(a->tokens, b->tokens, n * sizeof *a->tokens) &&
+                      (!a->logprobs || !memcmp(a->logprobs, b->logprobs, n * sizeof *a->logprobs));
+    CHECK_MSG(same, "%s, drafts of kind %d", dir, kind);
+}
+
+static bool occurs(const struct spw_result *r, int32_t token)
+{
+    size_t i = 0;
+    while (i < r->n_tokens && r->tokens[i] != token)
+        i++;
+    return i < r->n_tokens;
+}
+
+/* A token from 85 on, which no prompt has, that the answer does not have, too. */
+static int32_t unused(const struct spw_result *r)
+{
+    int32_t token = VOCAB - 1;
+    while (token > 85 && occurs(r, token))
+        token--;
+    return token;
+}
+
+static struct spw_request draw_request(int32_t ids[MOST_TOKENS], size_t n, uint64_t *seed)
+{
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)check_range(seed, 5, 84);
+    return (struct spw_request){
+        .prompt = ids,
+        .n_prompt = n,
+        .max_new_tokens = NEW,
+        .ignore_eos = check_random(seed) % 2,
+        .logprobs = check_random(seed) % 2,
+        .sampling = {.temperature = check_random(seed) % 2 ? 1.2f : 0, .seed = check_random(seed)}};
+}
+
+/* ---- kinds of drafts, on models that need care ---- */
+
+static void check_kinds(const char *dir, size_t n_prompt, uint64_t *seed)
+{
+    int32_t ids[MOST_TOKENS];
+    struct spw_result off, on;
+    const struct spw_request r = draw_request(ids, n_prompt, seed);
+    const struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
+    ask(dir, &o, NONE, &r, &off);
+    right = &off;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        poison = all[i] == NOT_FINITE ? unused(&off) : -1;
+        const uint64_t n = ask(dir, &o, all[i], &r, &on);
+        check_same(&off, &on, dir, all[i]);
+        if (all[i] == RIGHT && off.n_tokens > 20 &&
+            !strstr(dir, "_long")) /* else the rope differs */
+            CHECK_MSG(n > off.n_tokens / 3, "%s: %llu stayed", dir, (unsigned long long)n);
+        spw_result_free(&on);
+    }
+    poison = -1;
+    spw_result_free(&off);
+}
+
+static void test_kinds(uint64_t *seed)
+{
+    static const char *const dirs[] = {
+        "tests/golden/llama_700",
+        "tests/golden/phi3_long_long",       /* another rope from 70 tokens on */
+        "tests/golden/exaone_moe_listed",    /* a window of 20, shorter than a draft and a step */
+        "tests/golden/gemma3_window_140",    /* begins in a tile that is not the last */
+        "tests/golden/llama4_chunk_140",     /* chunks */
+        "tests/golden/qwen3_next_plain",     /* states */
+        "tests/golden/recurrent_gemma_plain" /* states and windows */
+    };
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        check_kinds(dirs[i], check_range(seed, 50, 69), seed);
+        check_kinds(dirs[i], check_range(seed, 100, 130), seed); /* a tile begins on the way */
+    }
+}
+
+/* ---- what later runs begin with ---- */
+
+/* A run has filled a prefix cache. What another question that begins as prompt and answer of this
+ * run do gets with this cache. */
+static void ask_again(const char *dir, enum kind kind, const struct spw_request *first,
+                      const struct spw_request *second, struct spw_result *out)
+{
+    char cache[64], command[96];
+    struct spw_result r;
+    struct spw_options o = {.context = MOST_TOKENS, .threads = 2, .prefix_cache_dir = cache};
+    snprintf(cache, sizeof cache, "/tmp/spw_draft_kinds_%d", (int)getpid());
+    snprintf(command, sizeof command, "rm -r %s", cache);
+    ask(dir, &o, kind, first, &r);
+    check_same(right, &r, dir, kind);
+    ask(dir, &o, NONE, second, out);
+    CHECK(system(command) == 0);
+    spw_result_free(&r);
+}
+
+/* Drafts that were taken back change neither what the cache gives nor the answer. */
+static void test_prefix(const char *dir, bool has_any, uint64_t *seed)
+{
+    enum { FIRST = 250, OTHERS = 5 };
+    int32_t ids[MOST_TOKENS], longer[MOST_TOKENS];
+    struct spw_result off, cold, warm[2];
+    const struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
+    struct spw_request first = draw_request(ids, FIRST, seed), second;
+    first.ignore_eos = true;
+    second = first;
+    ask(dir, &o, NONE, &first, &off);
+    right = &off;
+    memcpy(longer, ids, FIRST * sizeof *ids);
+    memcpy(longer + FIRST, off.tokens, (NEW - OTHERS) * sizeof *ids);
+    for (int i = 0; i < OTHERS; i++)
+        longer[FIRST + NEW - OTHERS + i] = 5 + i;
+    second.prompt = longer;
+    second.n_prompt = FIRST + NEW;
+    ask(dir, &o, NONE, &second, &cold);
+    ask_again(dir, NONE, &first, &second, &warm[0]);
+    ask_again(dir, ONE_RIGHT, &first, &second, &warm[1]);
+    check_same(&cold, &warm[1], dir, ONE_RIGHT);
+    CHECK_MSG(warm[0].n_from_store == warm[1].n_from_store && has_any == (warm[0].n_from_store > 0),
+              "%s: %zu, after drafts %zu", dir, warm[0].n_from_store, warm[1].n_from_store);
+    spw_result_free(&off);
+    spw_result_free(&cold);
+    spw_result_free(&warm[0]);
+    spw_result_free(&warm[1]);
+}
+
+/* ---- models of any sizes ---- */
+
+static void check_model(uint64_t *seed)
+{
+    char more[300], dir[128], command[160];
+    int32_t ids[MOST_TOKENS];
+    struct spw_result off, on;
+    const struct tiny_model m = draw_model(more, VOCAB, check_random(seed) % 3 == 0, seed);
+    const struct spw_request r = draw_request(ids, check_range(seed, 1, MOST_TOKENS - NEW), seed);
+    const enum kind kind = all[check_random(seed) % (sizeof all / sizeof *all)];
+    struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
+    run_folder(dir, &m, "draft_kinds");
+    draw_kv(&o, check_random(seed) % KV_KINDS, seed);
+    ask(dir, &o, NONE, &r, &off);
+    right = &off;
+    poison = kind == NOT_FINITE ? unused(&off) : -1;
+    o.drafts = SPW_DRAFTS_TEXT;
+    draw_budgets(&o, &backend, dir, ANYTHING, seed);
+    ask(dir, &o, kind, &r, &on);
+    check_same(&off, &on, dir, kind);
+    poison = -1;
+    spw_result_free(&off);
+    spw_result_free(&on);
+    if (strstr(dir, TINY_GGUF))
+        *strstr(dir, TINY_GGUF) = 0; /* the folder of the file */
+    snprintf(command, sizeof command, "rm -r %.127s", dir);
+    CHECK(system(command) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seed = check_seed();
+    int n = 0;
+    spw_backend_cpu(&backend);
+    backend.embed = embed;
+    for (struct check_draws d = check_draws_of(argc, argv, 40); check_another(&d); n++)
+        check_model(&seed);
+    printf("%d models\n", n);
+    test_kinds(&seed);
+    test_prefix("tests/golden/llama_700", true, &seed);
+    test_prefix("tests/golden/exaone_moe_listed", false, &seed); /* no checkpoint lies that early */
+    test_prefix("tests/golden/qwen3_next_plain", true, &seed);
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
