@@ -294,6 +294,9 @@ static void choose_prompts(struct spw_batch *b)
 
 static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
 {
+    const struct spw_engine *e = b->engine;
+    /* for drafts, before the next step */
+    const bool transfers = b->mtp && !spw_plan_drafts_in_place(&e->plan, e->model.weights);
     uint32_t n = 0;
     *prefill = false;
     if (which == PROMPTS && b->pass_tokens)
@@ -305,9 +308,8 @@ static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
         const struct spw_answer *a = &x->answer;
         bool first = spw_batch_needs_prompt(x);
         size_t n_tokens = first ? spw_batch_first_tokens(&a->request) : a->n_tokens;
-        /* with the MTP layer the next pass is one of its own */
         x->session->is_last_step =
-            b->mtp || a->n_tokens + 1 >= a->request.n_prompt + a->request.max_new_tokens;
+            transfers || a->n_tokens + 1 >= a->request.n_prompt + a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,

@@ -235,6 +235,14 @@ static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
     return p->n_slices[p->window_kind];
 }
 
+/* Whether drafts of the MTP layer need no transfer: those for the step that follows can be under
+ * way meanwhile. */
+static inline bool spw_plan_drafts_in_place(const struct spw_plan *p, const struct spw_weights *w)
+{
+    return !p->n_kv_slots &&
+           p->n_resident_blocks + spw_config_main_layers(w->config) >= w->n_blocks;
+}
+
 /* How sessions may begin with tokens of other sessions. They can begin only at a checkpoint where
  * old tiles are quantized, or where tiles that a window has left behind are gone. */
 struct spw_sharing spw_plan_sharing(const struct spw_plan *p);
@@ -277,7 +285,8 @@ void spw_plan_add_draft_rows(struct spw_plan *p, struct spw_plan_input *in, uint
  * beside these, then beside the smallest other budgets that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
 /* Where a weight block lies and comes from. Resident blocks are spread evenly: streamed blocks
- * cross the link while resident ones compute. So are blocks from disk, over n_disk_blocks places.
+ * cross the link while resident ones compute. With an MTP layer, this layer and the head are
+ * resident first. So are blocks from disk, over n_disk_blocks places.
  */
 struct spw_block_place {
     bool resident, mapped; /* mapped: resident without a copy, computed from the mapped file */

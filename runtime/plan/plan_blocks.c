@@ -4,24 +4,33 @@
 
 enum { WEIGHT_SLOTS = 2 };
 
-static uint32_t n_streamed_before(const struct spw_plan *p, uint32_t n_blocks, uint32_t block)
+/* Blocks from here on are used again for each draft: they become resident first. */
+static uint32_t first_of_drafts(const struct spw_weights *w)
 {
-    uint32_t n_streamed = n_blocks - p->n_resident_blocks;
-    return (uint32_t)((uint64_t)block * n_streamed / n_blocks);
+    return w->config->mtp ? spw_config_main_layers(w->config) : w->n_blocks;
+}
+
+static uint32_t n_streamed_before(const struct spw_plan *p, const struct spw_weights *w,
+                                  uint32_t block)
+{
+    const uint32_t n = first_of_drafts(w);
+    const uint32_t n_resident = spw_min_u32(p->n_resident_blocks, w->n_blocks - n);
+    const uint32_t n_streamed = n - (p->n_resident_blocks - n_resident); /* of the first n */
+    return block <= n ? (uint32_t)((uint64_t)block * n_streamed / n)
+                      : n_streamed + (uint32_t)spw_sub_u64(block - n, n_resident);
 }
 
 static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
     if (block >= w->n_blocks)
         return !p->n_expert_frames;
-    return n_streamed_before(p, w->n_blocks, block + 1) == n_streamed_before(p, w->n_blocks, block);
+    return n_streamed_before(p, w, block + 1) == n_streamed_before(p, w, block);
 }
 
 /* The n-th place of n_disk of the streamed blocks, spread evenly. */
-static bool in_disk_place(const struct spw_plan *p, uint32_t n_blocks, uint32_t block)
+static bool in_disk_place(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    uint64_t n_streamed = n_blocks - p->n_resident_blocks,
-             i = n_streamed_before(p, n_blocks, block);
+    uint64_t n_streamed = w->n_blocks - p->n_resident_blocks, i = n_streamed_before(p, w, block);
     return (i + 1) * p->n_disk_blocks / n_streamed > i * p->n_disk_blocks / n_streamed;
 }
 
@@ -34,8 +43,8 @@ struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw
     if (block >= w->n_blocks)
         at.from_disk = !at.resident && block - w->n_blocks < p->n_disk_experts;
     else
-        at.from_disk = p->n_disk_blocks && !at.resident && b->as_stored &&
-                       in_disk_place(p, w->n_blocks, block);
+        at.from_disk =
+            p->n_disk_blocks && !at.resident && b->as_stored && in_disk_place(p, w, block);
     at.mapped = at.resident && at.as_in_file;
     at.packed = !b->as_stored || (!p->reads_host_memory && !at.resident && !at.from_disk);
     if (!at.as_in_file || !(at.resident || at.from_disk))

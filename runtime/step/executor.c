@@ -411,7 +411,8 @@ static int begin_pass(struct spw_executor *x)
 /* Tiles are where they were after the latest step: drafts begin no tile. */
 static int begin_draft(struct spw_executor *x)
 {
-    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
+    if (!spw_plan_drafts_in_place(x->plan, x->o.weights))
+        SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
     return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
 }
 
