@@ -38,13 +38,10 @@ CONFIG = {
 # models/records256, for quantized weights: blocks of K types have 256 numbers of a row.
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
 
-# models/records-experts: two dense layers, then one with a part that all tokens share and with experts.
-# GGUF holds this shape. A key without a value is not written.
-EXPERTS = {
+# GLM-4.5's shape, which GGUF holds too. A key without a value is not written.
+GLM = {
     "architectures": ["Glm4MoeForCausalLM"],
     "model_type": "glm4_moe",
-    "hidden_size": 256,
-    "intermediate_size": 256,
     "use_sliding_window": None,
     "use_qk_norm": True,
     "partial_rotary_factor": 1.0,
@@ -59,6 +56,12 @@ EXPERTS = {
     "topk_group": 1,
     "num_nextn_predict_layers": 0,
 }
+
+# models/records-experts: two dense layers, then one with a part that all tokens share and with experts.
+EXPERTS = GLM | {"hidden_size": 256, "intermediate_size": 256}
+
+# models/records-mtp: records, and a layer that drafts the token after the next. No layer has experts.
+MTP = GLM | {"first_k_dense_replace": CONFIG["num_hidden_layers"] + 1, "num_nextn_predict_layers": 1}
 
 
 class Norm(nn.Module):
@@ -191,12 +194,31 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x)), present
 
 
+class MtpLayer(Layer):
+    """Drafts the token after the next (multi-token prediction, DeepSeek-V3, arXiv 2412.19437): of a token and the last
+    hidden state of the token before it, both normed, it makes what embedding and head of the model can read."""
+
+    def __init__(self, c):
+        super().__init__(c, c["num_hidden_layers"])
+        hidden = c["hidden_size"]
+        self.enorm, self.hnorm, self.eh_proj = Norm(hidden), Norm(hidden), linear(2 * hidden, hidden)
+        self.shared_head = nn.ModuleDict({"norm": Norm(hidden)})
+
+    def forward(self, embedded, hidden, cos, sin, past=None, mask=None):
+        """embedded, hidden [B, T, hidden]: of a token, and of the token before it -> as Layer, after the last norm"""
+        x = self.eh_proj(torch.cat((self.enorm(embedded), self.hnorm(hidden)), -1))
+        x, present = super().forward(x, cos, sin, past, mask)
+        return self.shared_head["norm"](x), present
+
+
 class Model(nn.Module):
     def __init__(self, c=CONFIG):
         super().__init__()
         self.embed_tokens = nn.Embedding(c["vocab_size"], c["hidden_size"])
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
-        self.layers = nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"]))
+        self.n_layers = c["num_hidden_layers"]
+        self.layers = nn.ModuleList(Layer(c, i) for i in range(self.n_layers))
+        self.layers.extend(MtpLayer(c) for _ in range(c.get("num_nextn_predict_layers", 0)))
         self.norm = Norm(c["hidden_size"])
         self.half = c["head_dim"] // 2
         self.theta = c["rope_theta"]
@@ -211,8 +233,8 @@ class Model(nn.Module):
     def forward(self, ids, cos, sin, past=None, mask=None):
         """-> hidden states after the last norm [B, T, hidden], and each layer's (k, v)"""
         x, presents = self.embed_tokens(ids), []
-        for i, layer in enumerate(self.layers):
-            x, present = layer(x, cos, sin, past[i] if past else None, mask)
+        for i in range(self.n_layers):
+            x, present = self.layers[i](x, cos, sin, past[i] if past else None, mask)
             presents.append(present)
         return self.norm(x), presents
 

@@ -21,6 +21,13 @@ models/records-experts is a mixture of experts, which starts as models/records25
     venv/bin/python tools/train_records.py --experts export RUN/last.pt models/records-experts --sharpen 1
     venv/bin/python tools/train_records.py --experts routing models/records-experts
 
+models/records-mtp is models/records with a layer that drafts tokens:
+
+    venv/bin/python tools/train_records.py --mtp draft models/records RUN/start.pt
+    venv/bin/python tools/train_records.py --mtp train RUN --resume RUN/start.pt --stages STAGES
+    venv/bin/python tools/train_records.py --mtp export RUN/last.pt models/records-mtp --sharpen 1
+    venv/bin/python tools/train_records.py --mtp eval models/records-mtp     # how many drafts stay
+
 A tool for the authors: users of spillway need none of these packages. How it learns to reach far:
 * Curriculum: documents of a few hundred tokens first, until the lookup forms, then longer and longer,
   because the distractors whose attention weights add up grow with the length.
@@ -31,7 +38,7 @@ A tool for the authors: users of spillway need none of these packages. How it le
 * Every document is followed by many questions, and the loss lies mostly on their answers.
 
 The other parts: records_model.py has shapes, layers and files, records_data.py tokenizer and documents,
-records_experts.py how a mixture begins and what its router does.
+records_experts.py how a mixture begins and what its router does, records_mtp.py the layer that drafts.
 """
 import argparse
 import json
@@ -49,8 +56,9 @@ from tokenizers import Tokenizer
 import make_records as mr
 from records_data import SEED, Source, build_tokenizer
 from records_experts import print_routing, split
-from records_model import (CONFIG, EXPERTS, WIDE, Model, answers_right, choose_shape, export_model,
+from records_model import (CONFIG, EXPERTS, MTP, WIDE, Model, answers_right, choose_shape, export_model,
                            load_exported, losses)
+from records_mtp import add_layer, draft, freeze, mtp_losses, print_drafts, their_draft
 
 # (tokens per document, documents per worker and step, most steps, answers right that end the stage early,
 #  share of the tokens spent on questions, learning rate factor at its begin and at `most steps`)
@@ -95,6 +103,8 @@ class Optimizer:
     def step(self, scale):
         self.t += 1
         for it in self.items:
+            if it["p"].grad is None:  # of a model that is frozen
+                continue
             g, p, m = it["p"].grad.float(), it["p"], it["m"]
             if it["muon"]:
                 m.mul_(0.95).add_(g)
@@ -121,11 +131,12 @@ class Optimizer:
 
 # ------------------------------------------------------------------------------------ training
 def average_gradients(model, n_workers):
-    flat = torch.cat([p.grad.float().reshape(-1) for p in model.parameters()])
+    learning = [p for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([p.grad.float().reshape(-1) for p in learning])
     dist.all_reduce(flat)
     flat /= n_workers
-    parts = flat.split([p.numel() for p in model.parameters()])
-    for p, part in zip(model.parameters(), parts):
+    parts = flat.split([p.numel() for p in learning])
+    for p, part in zip(learning, parts):
         p.grad = part.view_as(p).to(p.dtype)
 
 
@@ -149,6 +160,10 @@ def train(args):
     stages = [tuple(s) for s in json.loads(args.stages)] if args.stages else STAGES
     source = training_source(args)
     model = Model().bfloat16()
+    loss_of = losses
+    if args.mtp:
+        freeze(model)
+        loss_of = mtp_losses
     optimizer = Optimizer(model, args.lr_matrix, args.lr_other)
     step, n_seen, spent, first = 0, 0, 0.0, 0
     if args.resume:
@@ -175,7 +190,7 @@ def train(args):
         for i in range(most):
             rng = random.Random("%d/train/%d/%d" % (SEED, step, rank))
             ids, positions, weight, answer, n_questions = source.batch(rng, n_docs, n_tokens, share)
-            loss, each, right, index = losses(model, ids, positions, weight, forward)
+            loss, each, right, index = loss_of(model, ids, positions, weight, forward)
             (loss + model.balance()).backward()
             if args.workers > 1:
                 average_gradients(model, args.workers)
@@ -206,18 +221,14 @@ def train(args):
         save(number, "stage%d.pt" % number)
 
 
-def save_start(model, path):
-    state = {"optimizer": Optimizer(model, 0, 0).state(), "step": 0, "n_seen": 0, "stage": -1, "seconds": 0.0}
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state, path)
-
-
 def begin(args):
     """A checkpoint of the chosen shape from the model in `folder`."""
     torch.manual_seed(SEED)
     model, weights = Model().bfloat16(), load_file(pathlib.Path(args.folder) / "model.safetensors")
     if args.command == "split":
         split(model, weights, training_source(args))
+    elif args.command == "draft":
+        add_layer(model, weights)
     else:
         widen(model, weights)
     state = {"optimizer": Optimizer(model, 0, 0).state(), "step": 0, "n_seen": 0, "stage": -1, "seconds": 0.0}
@@ -310,6 +321,10 @@ def evaluate(args):
         print("| %d | %d | %d | %.1f %% |" % (n_tokens, n_documents, total, 100 * right / total), flush=True)
 
 
+def difference(a, b):
+    return ((a - b).float().abs().max() / b.float().abs().max()).item()
+
+
 @torch.no_grad()
 def check(args):
     """The exported folder in transformers: same logits as Model, and whole greedy answers."""
@@ -320,23 +335,29 @@ def check(args):
     for dtype, text in ((torch.float32, "f32"), (torch.bfloat16, "bf16")):
         theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
         ours.to(dtype)
-        worst, right, n = 0.0, 0, args.prompts
+        worst, right, n, worst_draft = 0.0, 0, args.prompts, 0.0
         for seed in range(n):
             prompt, record, _ = mr.make_prompt(args.tokens, 777000 + seed, None, path)
             ids = torch.tensor([tokenizer.encode(prompt).ids])
             cos, sin = ours.rope(torch.arange(ids.size(1))[None], dtype)
-            a, b = ours.logits(ours(ids, cos, sin)[0]).float(), theirs(ids).logits.float()
-            worst = max(worst, ((a - b).abs().max() / b.abs().max()).item())
+            hidden = ours(ids, cos, sin)[0]
+            worst = max(worst, difference(ours.logits(hidden), theirs(ids).logits))
+            if args.mtp:
+                worst_draft = max(worst_draft, difference(draft(ours, ids, hidden, cos, sin)[0],
+                                                          their_draft(theirs, ours, ids, hidden)))
             out = theirs.generate(ids, max_new_tokens=16, do_sample=False)[0, ids.size(1):].tolist()
             right += tokenizer.decode(out, skip_special_tokens=False) == record.answer() + mr.END
         print("%s: largest difference of logits %.2e of the largest logit; %d of %d greedy answers right"
               % (text, worst, right, n))
+        if args.mtp:
+            print("%s: largest difference of what the new layer gives %.2e" % (text, worst_draft))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--wide", action="store_true", help="the shape of models/records256")
     parser.add_argument("--experts", action="store_true", help="the shape of models/records-experts")
+    parser.add_argument("--mtp", action="store_true", help="the shape of models/records-mtp")
     parser.add_argument("--tokenizer", default=str(mr.DEFAULT_TOKENIZER))
     commands = parser.add_subparsers(dest="command", required=True)
     p = commands.add_parser("tokenizer")
@@ -350,7 +371,7 @@ def main():
     p.add_argument("--workers", type=int, default=2, help="processes; a step takes the documents of all")
     p.add_argument("--threads", type=int, default=1, help="of each process")
     p.add_argument("--compile", action="store_true", help="torch.compile; needs a C++ compiler")
-    for name in "widen", "split":
+    for name in "widen", "split", "draft":
         p = commands.add_parser(name)
         p.add_argument("folder")
         p.add_argument("checkpoint")
@@ -368,6 +389,8 @@ def main():
     p.add_argument("--seed", type=int, default=555000)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--held-out", action="store_true", help="only names that training never showed")
+    p.add_argument("--tokens", type=int, default=1024, help="--mtp: of each document")
+    p.add_argument("--write", metavar="PREFIX", help="--mtp: PREFIX.answers.jsonl and PREFIX.documents.jsonl, the prompts")
     p = commands.add_parser("check")
     p.add_argument("folder")
     p.add_argument("--tokens", type=int, default=1024)
@@ -379,8 +402,10 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     choose_shape(EXPERTS if args.experts else WIDE if args.wide else {})
+    choose_shape(MTP if args.mtp else {})
     {"tokenizer": lambda a: build_tokenizer(a.folder), "train": train, "widen": begin, "split": begin,
-     "export": export, "eval": evaluate, "check": check, "routing": print_routing}[args.command](args)
+     "draft": begin, "export": export, "eval": print_drafts if args.mtp else evaluate, "check": check,
+     "routing": print_routing}[args.command](args)
 
 
 if __name__ == "__main__":
