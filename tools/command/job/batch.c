@@ -28,7 +28,7 @@ struct batch {
     struct request_names names;
     /* What the first pass over a file has found. */
     struct long_line longest[N_LONG_LINES]; /* the longest first */
-    uint64_t n_new, n_seen, new_bytes;
+    uint64_t n_new, n_seen, new_bytes, n_sessions;
     /* What was handed out: for estimates of what is left. */
     uint64_t given_bytes;
 };
@@ -151,6 +151,7 @@ static int compare_input(struct batch *b)
         b->n_seen++;
         if (!code && standing == JOB_NEW) {
             b->n_new++;
+            b->n_sessions += spw_max_u32(x.beams.n_beams, 1);
             b->new_bytes += line.bytes + x.file_bytes;
             note_length(b, &line, &x);
         }
@@ -305,7 +306,7 @@ static int look_ahead(struct batch *b, struct job_run_options *run)
     if (!code)
         code = measure_lengths(b, run);
     rc = job_lines_seek(&b->lines, 0, 1);
-    run->n_items = b->n_new;
+    run->n_sessions = b->n_sessions;
     if (b->store)
         job_store_expect(b->store, b->n_seen);
     return code ? code : rc ? fail_input(b, rc) : 0;

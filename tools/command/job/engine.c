@@ -27,8 +27,8 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
     enum { SESSIONS = 64 };
     const struct cli_options *o = e->is->o;
     uint64_t sessions = o->sessions ? o->sessions : SESSIONS;
-    if (e->is->n_items)
-        sessions = spw_min_u64(sessions, e->is->n_items);
+    if (e->is->n_sessions)
+        sessions = spw_min_u64(sessions, e->is->n_sessions);
     *out = cli_engine_options(o, context, (uint32_t)sessions);
     limit_writes(e, out);
     out->rolls_back = e->rolls_back;

@@ -34,9 +34,9 @@ struct job_run_options {
     /* Keeps tokens of answers under way, once a second and at the end, which a later run takes up;
      * NULL: there is none. */
     struct job_store *store;
-    uint64_t longest; /* tokens of the longest item that is expected; 0: not known */
-    uint64_t typical; /* tokens of an item on average; 0: not known */
-    uint64_t n_items; /* that are expected; 0: not known */
+    uint64_t longest;    /* tokens of the longest item that is expected; 0: not known */
+    uint64_t typical;    /* tokens of an item on average; 0: not known */
+    uint64_t n_sessions; /* that the expected items have use for; 0: not known */
     /* Items get moved_bytes and fallbacks. Each count waits for the transfers ahead. */
     bool measures_items;
 };

@@ -431,7 +431,7 @@ static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
         run->longest = s->window;
     }
     if (s->o->strategy == JOB_ALL_AT_ONCE)
-        run->n_items = s->n_new;
+        run->n_sessions = s->n_new;
     return fits < 0 || rc ? cli_fail_error(fits < 0 ? fits : rc, &err, true) : 0;
 }
 
