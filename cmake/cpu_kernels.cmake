@@ -36,6 +36,7 @@ if(SPW_UNTESTED_KERNELS_QUICKLY AND EXISTS /proc/cpuinfo)
 endif()
 
 set(isas_linear_half_simd "")
+set(isas_linear_few_simd "")
 # Under a sanitizer the portable kernels do all the work. The compiler must vectorize their loops, or tests
 # of whole models take minutes. UndefinedBehaviorSanitizer prevents that, AddressSanitizer and
 # ThreadSanitizer do not. UndefinedBehaviorSanitizer checks these files in tools/test.sh --full.
@@ -53,6 +54,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # VNNI makes products of codes faster, and bf16 does nothing for them.
   set(isas_linear_codes_simd portable avx2 avx2vnni avx512 avx512vnni)
   set(isas_linear_half_simd avx512half)
+  set(isas_linear_few_simd avx512 avx512vnni)
   set(isas_attention_simd ${isas} avx512intel)
 else()
   set(isas portable)

@@ -35,6 +35,10 @@
     /* The same with and without VNNI. */                                                          \
     size_t spw_linear_codes_workspace_##isa(size_t k)
 
+/* A task of it with two to eight rows of x. */
+#define SPW_DECLARE_FEW_KERNELS(isa)                                                               \
+    void spw_linear_codes_few_##isa(const struct spw_linear_args *a, size_t task, unsigned worker)
+
 SPW_DECLARE_CPU_KERNELS(portable);
 SPW_DECLARE_CPU_KERNELS(avx2);
 SPW_DECLARE_CPU_KERNELS(avx512);
@@ -44,12 +48,15 @@ SPW_DECLARE_CODES_KERNELS(avx2);
 SPW_DECLARE_CODES_KERNELS(avx2vnni);
 SPW_DECLARE_CODES_KERNELS(avx512);
 SPW_DECLARE_CODES_KERNELS(avx512vnni);
+SPW_DECLARE_FEW_KERNELS(avx512);
+SPW_DECLARE_FEW_KERNELS(avx512vnni);
 extern const struct spw_kernel spw_linear_codes_kernel_avx512half;
 extern const struct spw_kernel spw_linear_codes_kernel_avx512intel;
 extern const struct spw_kernel spw_linear_codes_kernel_amx;
 
 #undef SPW_DECLARE_CPU_KERNELS
 #undef SPW_DECLARE_CODES_KERNELS
+#undef SPW_DECLARE_FEW_KERNELS
 
 #define spw_linear_codes_workspace_avx512bf16 spw_linear_codes_workspace_avx512vnni
 

@@ -1,21 +1,19 @@
-/* The fast product of quantized weights with a few rows of x, with AVX-512: lanes along a row of W.
+/* The fast product of quantized weights with one row of x, with AVX-512: lanes along a row of W.
  *
  * A task reads its part of W once, and asks for it in the order of memory: a core reads one stream
  * faster than several. It takes four rows of W at a time, and a row has quads: four groups of 256
- * numbers. With one or two rows of x:
+ * numbers:
  *
  *   for each of the four rows, for each quad
  *     for each four parts of 32 or of 16 numbers
- *       unpack them into registers, a part in each 128 bits       once for all rows of x
- *       for each row of x: products of the four groups; then the sum of each part, which is in the
- *       lanes [part][group]
+ *       unpack them into registers, a part in each 128 bits
+ *       products of the four groups; then the sum of each part, which is in the lanes [part][group]
  *   for each quad
  *     turn the sums of the four rows: a register has a part, its lanes are [row of W][group]; then
  *     t, a and y of quant/codes.h
  *
- * With more rows of x it walks across four rows of W, a group of each, so that a register of codes
- * of x serves four products; lanes are [part][row of W], then [group][row of W]. So it does where a
- * row of W has fewer than four groups: the rest of each quad would be copies of zeros.
+ * Where a row of W has fewer than four groups, the rest of each quad would be copies of zeros: it
+ * walks across four rows of W, a group of each; lanes are [part][row of W], then [group][row of W].
  *
  * So bytes are never transposed. All of this asks for later bytes, evenly: the memory must not
  * stand still while nothing but registers is at work. */
@@ -27,17 +25,15 @@
 #include "model/cpu/linear/linear.h"
 
 enum {
-    FEW_ROWS = SPW_LINEAR_FEW_ROWS,
     QUAD = 4,
-    FEW_EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS,
-    FEW_AHEAD = 16 << 10, /* bytes */
-    FEW_ALONG = 2,        /* rows of x; with more: across four rows of W */
-    TURN = 4,             /* rows of W side by side */
-    FEW_LAG = 8 << 10,    /* of them: what the end of four rows asks for, at most */
+    ALONG_EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS,
+    ALONG_AHEAD = 16 << 10, /* bytes */
+    TURN = 4,               /* rows of W side by side */
+    ALONG_LAG = 8 << 10,    /* of them: what the end of four rows asks for, at most */
 };
 
 /* A quad of a row of x. */
-struct few_x {
+struct along_x {
     u32v codes[QUAD][SPW_CODES_GROUP / sizeof(u32v)]; /* of a group, as operands */
     uint32_t pairs[SPW_BLOCK_PARTS / 2][QUAD];        /* sums of the codes of two parts, as int16 */
     /* Small blocks: their scales, and their sums of codes times these. */
@@ -46,36 +42,30 @@ struct few_x {
 };
 
 /* What the end of four rows of W needs, of a quad. */
-struct few_scales {
+struct along_scales {
     __m128i d[SIMD_LANES], m[SIMD_LANES]; /* small blocks: eight words of each cell [s][u] */
 };
 
-struct few {
+struct along {
     const struct spw_linear_args *a;
     size_t groups, quads, row_bytes;
     size_t col, col_end;
-    const uint8_t *end;        /* of the rows of W */
-    const uint8_t *asked;      /* where the lines end that the task asks for at once */
-    struct few_x *x;           /* [m][quads] */
-    u32v *sums;                /* [m][quads][parts / 4][first number of a lane] */
-    struct few_scales *scales; /* [quads] */
-    uint8_t *edge;             /* [FEW_EDGE_BYTES] */
+    const uint8_t *end;          /* of the rows of W */
+    const uint8_t *asked;        /* where the lines end that the task asks for at once */
+    struct along_x *x;           /* [quads] */
+    u32v *sums;                  /* [quads][parts / 4][first number of a lane] */
+    struct along_scales *scales; /* [quads] */
+    uint8_t *edge;               /* [ALONG_EDGE_BYTES] */
 };
 
-/* Rows of x for which lanes along k are faster than panels by columns. */
-static size_t few_rows(enum spw_dtype t)
-{
-    return part_of(t) == 16 ? FEW_ALONG : FEW_ROWS;
-}
-
-static size_t few_workspace(size_t k)
+static size_t along_workspace(size_t k)
 {
     const size_t quads = (size_t)spw_div_up(k, QUAD * SPW_CODES_GROUP);
-    const size_t of_row = sizeof(struct few_x) + SPW_BLOCK_PARTS * sizeof(u32v);
-    return FEW_EDGE_BYTES + quads * (FEW_ROWS * of_row + sizeof(struct few_scales));
+    const size_t of_row = sizeof(struct along_x) + SPW_BLOCK_PARTS * sizeof(u32v);
+    return ALONG_EDGE_BYTES + quads * (of_row + sizeof(struct along_scales));
 }
 
-SIMD_FN const uint8_t *row_at(const struct few *f, size_t col)
+SIMD_FN const uint8_t *row_at(const struct along *f, size_t col)
 {
     return (const uint8_t *)f->a->w + spw_min_u64(col, f->a->n - 1) * f->row_bytes;
 }
@@ -86,21 +76,21 @@ SIMD_FN size_t sums_of_quad(enum spw_dtype t)
     return SPW_CODES_GROUP / part_of(t);
 }
 
-SIMD_FN size_t groups_of_quad(const struct few *f, size_t q)
+SIMD_FN size_t groups_of_quad(const struct along *f, size_t q)
 {
     return (size_t)spw_min_u64(f->groups - q * QUAD, QUAD);
 }
 
-/* Asks for the lines up to FEW_AHEAD after `now`, in the part of W of the task. */
-SIMD_FN void fetch_ahead_of(const struct few *f, const uint8_t **asked, const uint8_t *now)
+/* Asks for the lines up to ALONG_AHEAD after `now`, in the part of W of the task. */
+SIMD_FN void fetch_ahead_of(const struct along *f, const uint8_t **asked, const uint8_t *now)
 {
-    const uint8_t *to = now + FEW_AHEAD < f->end ? now + FEW_AHEAD : f->end;
+    const uint8_t *to = now + ALONG_AHEAD < f->end ? now + ALONG_AHEAD : f->end;
     for (; *asked < to; *asked += 64)
         __builtin_prefetch(*asked, 0, 3);
 }
 
 /* The task asks for its first lines before it orders the codes of x. */
-static const uint8_t *first_asked(const struct few *f)
+static const uint8_t *first_asked(const struct along *f)
 {
     const uint8_t *asked = row_at(f, f->col);
     fetch_ahead_of(f, &asked, asked);
@@ -110,7 +100,7 @@ static const uint8_t *first_asked(const struct few *f)
 /* What is left for the end of four rows, when `bytes` of them have been multiplied. */
 SIMD_FN size_t lag_after(size_t bytes)
 {
-    return (size_t)spw_min_u64(bytes / 4, FEW_LAG);
+    return (size_t)spw_min_u64(bytes / 4, ALONG_LAG);
 }
 
 /* ---- codes ---- */
@@ -197,7 +187,7 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, unsigned i)
  * rows. Sixteen of them are [u][cell]: u is a row, or, across, a group of a quad. */
 
 SIMD_FN void keep_scales(enum spw_dtype t, const uint8_t *const p[QUAD], size_t u,
-                         struct few_scales *to)
+                         struct along_scales *to)
 {
     const size_t bytes = block_bytes(t);
 #pragma GCC unroll 4
@@ -208,45 +198,39 @@ SIMD_FN void keep_scales(enum spw_dtype t, const uint8_t *const p[QUAD], size_t 
     }
 }
 
-/* Four parts of each cell, with m rows of x. */
-SIMD_FN void multiply_32(enum spw_dtype t, const struct few *f, size_t m, bool across,
-                         const uint8_t *const p[QUAD], unsigned i, size_t u, const struct few_x *x,
-                         u32v *sums)
+/* Four parts of each cell. */
+SIMD_FN void multiply_32(enum spw_dtype t, bool across, const uint8_t *const p[QUAD], unsigned i,
+                         size_t u, const struct along_x *x, u32v *sums)
 {
     u32v w[QUAD][2];
 #pragma GCC unroll 4
     for (size_t s = 0; s < QUAD; s++)
         codes_of_32(t, p[s], i, w[s]);
-    for (size_t r = 0; r < m; r++, x += f->quads, sums += sums_of_quad(t) * f->quads) {
-        i32v v[QUAD];
+    i32v v[QUAD];
 #pragma GCC unroll 4
-        for (size_t s = 0; s < QUAD; s++) {
-            const u32v *codes = x->codes[across ? u : s] + 2 * i;
-            v[s] = simd_dot(simd_dot((i32v){0}, w[s][0], codes[0]), w[s][1], codes[1]);
-        }
-        sums[i * TURN] = (u32v)simd_sums_of_fours(v, 8 * largest_code(t) * 127);
+    for (size_t s = 0; s < QUAD; s++) {
+        const u32v *codes = x->codes[across ? u : s] + 2 * i;
+        v[s] = simd_dot(simd_dot((i32v){0}, w[s][0], codes[0]), w[s][1], codes[1]);
     }
+    sums[i * TURN] = (u32v)simd_sums_of_fours(v, 8 * largest_code(t) * 127);
 }
 
-SIMD_FN void multiply_16(enum spw_dtype t, const struct few *f, size_t m, bool across,
-                         const uint8_t *const p[QUAD], unsigned i, size_t u, const struct few_x *x,
-                         u32v *sums)
+SIMD_FN void multiply_16(enum spw_dtype t, bool across, const uint8_t *const p[QUAD], unsigned i,
+                         size_t u, const struct along_x *x, u32v *sums)
 {
     u32v w[QUAD];
 #pragma GCC unroll 4
     for (size_t s = 0; s < QUAD; s++)
         w[s] = codes_of_16(t, p[s], i);
-    for (size_t r = 0; r < m; r++, x += f->quads, sums += sums_of_quad(t) * f->quads) {
-        i32v v[QUAD];
+    i32v v[QUAD];
 #pragma GCC unroll 4
-        for (size_t s = 0; s < QUAD; s++)
-            v[s] = simd_dot((i32v){0}, w[s], x->codes[across ? u : s][i]);
-        sums[i * TURN] = (u32v)simd_sums_of_fours(v, 4 * largest_code(t) * 127);
-    }
+    for (size_t s = 0; s < QUAD; s++)
+        v[s] = simd_dot((i32v){0}, w[s], x->codes[across ? u : s][i]);
+    sums[i * TURN] = (u32v)simd_sums_of_fours(v, 4 * largest_code(t) * 127);
 }
 
 /* Cells [u] of quad q. */
-SIMD_FN void multiply_cells(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t u,
+SIMD_FN void multiply_cells(enum spw_dtype t, const struct along *f, bool across, size_t u,
                             size_t q, const uint8_t *const p[QUAD])
 {
     u32v *sums = f->sums + q * sums_of_quad(t) + u;
@@ -256,9 +240,9 @@ SIMD_FN void multiply_cells(enum spw_dtype t, const struct few *f, size_t m, boo
 #pragma GCC unroll 8
     for (unsigned i = 0; i < n; i++)
         if (part_of(t) == 32)
-            multiply_32(t, f, m, across, p, i, u, f->x + q, sums);
+            multiply_32(t, across, p, i, u, f->x + q, sums);
         else
-            multiply_16(t, f, m, across, p, i, u, f->x + q, sums);
+            multiply_16(t, across, p, i, u, f->x + q, sums);
 }
 
 /* What the end of a row cuts: zeros after the end. Returns `to`. */
@@ -268,18 +252,18 @@ static uint8_t *copy_rest(uint8_t *to, const uint8_t *p, size_t left, size_t byt
     return memcpy(to, p, left);
 }
 
-SIMD_FN void multiply_quad(enum spw_dtype t, const struct few *f, size_t m, size_t row, size_t q,
+SIMD_FN void multiply_quad(enum spw_dtype t, const struct along *f, size_t row, size_t q,
                            const uint8_t *at)
 {
     const size_t bytes = group_bytes(t);
     const uint8_t *const p[QUAD] = {at, at + bytes, at + 2 * bytes, at + 3 * bytes};
-    multiply_cells(t, f, m, false, row, q, p);
+    multiply_cells(t, f, false, row, q, p);
 }
 
 /* Row `row` of the four. One call of multiply_quad serves whole quads and the rest of a row: it is
  * most of the code of a type. */
-SIMD_FN void multiply_row(enum spw_dtype t, const struct few *f, size_t m, size_t row,
-                          const uint8_t *at, const uint8_t **asked)
+SIMD_FN void multiply_row(enum spw_dtype t, const struct along *f, size_t row, const uint8_t *at,
+                          const uint8_t **asked)
 {
     const size_t bytes = QUAD * group_bytes(t);
     const uint8_t *from = at;
@@ -288,7 +272,7 @@ SIMD_FN void multiply_row(enum spw_dtype t, const struct few *f, size_t m, size_
         for (; q < end; q++, from += bytes) {
             const size_t offset = q * bytes;
             fetch_ahead_of(f, asked, at + offset - lag_after(row * f->row_bytes + offset));
-            multiply_quad(t, f, m, row, q, from);
+            multiply_quad(t, f, row, q, from);
         }
         if (q < f->quads)
             from = copy_rest(f->edge, from, f->row_bytes - q * bytes, bytes);
@@ -296,7 +280,7 @@ SIMD_FN void multiply_row(enum spw_dtype t, const struct few *f, size_t m, size_
 }
 
 /* Group g of each of the four rows. */
-SIMD_FN void multiply_across(enum spw_dtype t, const struct few *f, size_t m, size_t col, size_t g)
+SIMD_FN void multiply_across(enum spw_dtype t, const struct along *f, size_t col, size_t g)
 {
     const size_t bytes = group_bytes(t), offset = g * bytes;
     const uint8_t *p[QUAD];
@@ -306,19 +290,19 @@ SIMD_FN void multiply_across(enum spw_dtype t, const struct few *f, size_t m, si
         if (offset + bytes > f->row_bytes)
             p[s] = copy_rest(f->edge + s * bytes, p[s], f->row_bytes - offset, bytes);
     }
-    multiply_cells(t, f, m, true, g % QUAD, g / QUAD, p);
+    multiply_cells(t, f, true, g % QUAD, g / QUAD, p);
 }
 
-SIMD_FN void multiply_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t col,
+SIMD_FN void multiply_rows(enum spw_dtype t, const struct along *f, bool across, size_t col,
                            const uint8_t **asked)
 {
     if (!across)
         for (size_t row = 0; row < TURN; row++)
-            multiply_row(t, f, m, row, row_at(f, col + row), asked);
+            multiply_row(t, f, row, row_at(f, col + row), asked);
     for (size_t g = 0; across && g < f->groups; g++) {
         const size_t done = QUAD * g * group_bytes(t);
         fetch_ahead_of(f, asked, row_at(f, col + QUAD - 1) + done - lag_after(done));
-        multiply_across(t, f, m, col, g);
+        multiply_across(t, f, col, g);
     }
 }
 
@@ -344,7 +328,7 @@ SIMD_FN f32v from_cells(bool across, f32v x, size_t g)
 }
 
 /* As dot_with_sums. */
-SIMD_FN i32v dot_with_pairs(const u32v *pairs, const struct few_x *x, bool across, int parts,
+SIMD_FN i32v dot_with_pairs(const u32v *pairs, const struct along_x *x, bool across, int parts,
                             int half)
 {
     i32v total = {0};
@@ -355,7 +339,7 @@ SIMD_FN i32v dot_with_pairs(const u32v *pairs, const struct few_x *x, bool acros
 }
 
 /* The factors of a quad of four rows. */
-struct few_factors {
+struct along_factors {
     struct scales of;                  /* small blocks: d and m alone */
     u32v offsets[SPW_BLOCK_PARTS / 2]; /* what the offset of the codes has added, as pairs */
 };
@@ -368,8 +352,8 @@ SIMD_FN void f16_of_small(const __m128i words[SIMD_LANES], f32v to[SMALL_BLOCKS]
         to[b] = simd_f16_of(pairs[b / 2] >> b % 2 * 16);
 }
 
-SIMD_FN void factors_of_small(enum spw_dtype t, const struct few *f, size_t q,
-                              struct few_factors *to)
+SIMD_FN void factors_of_small(enum spw_dtype t, const struct along *f, size_t q,
+                              struct along_factors *to)
 {
     u32v pairs[SMALL_BLOCKS / 2];
     if (SPW_FACTS(t).form != SPW_SCALE_POWER) {
@@ -384,7 +368,7 @@ SIMD_FN void factors_of_small(enum spw_dtype t, const struct few *f, size_t q,
 }
 
 /* Nothing is read after the last row. */
-static void copy_cells(const struct few *f, bool across, size_t col, size_t q, size_t bytes)
+static void copy_cells(const struct along *f, bool across, size_t col, size_t q, size_t bytes)
 {
     for (size_t l = 0; l < SIMD_LANES; l++) {
         const size_t row = across ? l % QUAD : l / QUAD, group = across ? l / QUAD : l % QUAD;
@@ -393,8 +377,8 @@ static void copy_cells(const struct few *f, bool across, size_t col, size_t q, s
     }
 }
 
-SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across, size_t q,
-                              size_t col, struct few_factors *to)
+SIMD_FN void factors_of_large(enum spw_dtype t, const struct along *f, bool across, size_t q,
+                              size_t col, struct along_factors *to)
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t), offset = -code_offset(t);
     const size_t bytes = group_bytes(t), first = q * QUAD * bytes;
@@ -410,8 +394,8 @@ SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across
 }
 
 /* t of quant/codes.h. */
-SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factors *w,
-                          const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
+SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct along_factors *w,
+                          const struct along_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
     const i32v zero = {0}, offset = zero - code_offset(t);
     f32v sum = {0};
@@ -428,8 +412,8 @@ SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factor
     return sum;
 }
 
-SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors *w, int half,
-                         const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
+SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct along_factors *w, int half,
+                         const struct along_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
     u32v total = {0}; /* cells of no group have any sums, whose products may not fit int32 */
@@ -447,7 +431,7 @@ SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors
 }
 
 /* The partitions that end in quad q: bit s is group s. */
-static unsigned ends_of_partitions(const struct few *f, size_t q)
+static unsigned ends_of_partitions(const struct along *f, size_t q)
 {
     unsigned ends = 0;
     for (size_t partition = 1; partition <= SPW_CODES_PARTITIONS; partition++) {
@@ -459,7 +443,7 @@ static unsigned ends_of_partitions(const struct few *f, size_t q)
 }
 
 /* a and y of quant/codes.h: of a row of W in the lanes of its cells. Small blocks: t[0] alone. */
-SIMD_FN void add_quad(bool small, bool across, const struct few_x *x, size_t n, unsigned ends,
+SIMD_FN void add_quad(bool small, bool across, const struct along_x *x, size_t n, unsigned ends,
                       const f32v t[SPW_CODES_HALVES], f32v *a, f32v *y)
 {
     f32v partition = *a, sum = *y;
@@ -484,7 +468,7 @@ SIMD_FN void add_quad(bool small, bool across, const struct few_x *x, size_t n, 
 
 /* ---- four rows ---- */
 
-SIMD_FN void store_rows(const struct few *f, bool across, size_t row, size_t col, f32v y)
+SIMD_FN void store_rows(const struct along *f, bool across, size_t col, f32v y)
 {
     float lanes[SIMD_LANES], sums[TURN];
     simd_store(lanes, y);
@@ -492,16 +476,16 @@ SIMD_FN void store_rows(const struct few *f, bool across, size_t row, size_t col
         const float sum = lanes[across ? i : QUAD * i];
         sums[i] = sum == sum ? sum : NAN;
     }
-    spw_linear_store(f->a, row, col, sums, (size_t)spw_min_u64(f->col_end - col, TURN));
+    spw_linear_store(f->a, 0, col, sums, (size_t)spw_min_u64(f->col_end - col, TURN));
 }
 
-/* Quad q of the four rows with row r of x. */
-SIMD_FN void end_quad(enum spw_dtype t, const struct few *f, bool across, size_t q, size_t r,
-                      const struct few_factors *w, f32v to[SPW_CODES_HALVES])
+/* Quad q of the four rows. */
+SIMD_FN void end_quad(enum spw_dtype t, const struct along *f, bool across, size_t q,
+                      const struct along_factors *w, f32v to[SPW_CODES_HALVES])
 {
-    const struct few_x *x = f->x + r * f->quads + q;
+    const struct along_x *x = f->x + q;
     i32v sums[SPW_BLOCK_PARTS];
-    sums_of_parts(t, f->sums + (r * f->quads + q) * sums_of_quad(t), sums);
+    sums_of_parts(t, f->sums + q * sums_of_quad(t), sums);
     if (is_small(t)) {
         to[0] = small_blocks(t, across, w, x, sums);
         return;
@@ -512,78 +496,52 @@ SIMD_FN void end_quad(enum spw_dtype t, const struct few *f, bool across, size_t
 }
 
 /* Returns what is asked for now. */
-SIMD_FN const uint8_t *end_rows(enum spw_dtype t, const struct few *f, size_t m, bool across,
-                                size_t col, const uint8_t *asked)
+SIMD_FN const uint8_t *end_rows(enum spw_dtype t, const struct along *f, bool across, size_t col,
+                                const uint8_t *asked)
 {
     const size_t bytes = TURN * f->row_bytes, lag = lag_after(bytes) / f->quads;
     const uint8_t *end = row_at(f, col) + bytes + (across ? bytes - f->row_bytes : 0);
-    f32v y[FEW_ROWS], a[FEW_ROWS];
-    for (size_t r = 0; r < m; r++)
-        y[r] = a[r] = (f32v){0};
+    f32v y = {0}, a = {0}, halves[SPW_CODES_HALVES];
     for (size_t q = 0; q < f->quads; q++) {
         const size_t n = groups_of_quad(f, q);
         const unsigned ends = ends_of_partitions(f, q);
-        struct few_factors w;
+        struct along_factors w;
         fetch_ahead_of(f, &asked, end - lag * (f->quads - q));
         if (is_small(t))
             factors_of_small(t, f, q, &w);
         else
             factors_of_large(t, f, across, q, col, &w);
-        for (size_t r = 0; r < m; r++) {
-            f32v halves[SPW_CODES_HALVES];
-            end_quad(t, f, across, q, r, &w, halves);
-            add_quad(is_small(t), across, f->x + r * f->quads + q, n, ends, halves, a + r, y + r);
-        }
+        end_quad(t, f, across, q, &w, halves);
+        add_quad(is_small(t), across, f->x + q, n, ends, halves, &a, &y);
     }
-    for (size_t r = 0; r < m; r++)
-        store_rows(f, across, r, col, y[r]);
+    store_rows(f, across, col, y);
     return asked;
 }
 
-/* end_rows of a type with several rows of x, as one function: along rows of W with FEW_ALONG. */
-typedef const uint8_t *end_fn(const struct few *f, size_t col, const uint8_t *asked);
-
-SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, end_fn *end)
+SIMD_FN void run_rows(enum spw_dtype t, const struct along *f, bool across)
 {
     const uint8_t *asked = f->asked;
     for (size_t col = f->col; col < f->col_end; col += TURN) {
-        multiply_rows(t, f, m, across, col, &asked);
-        asked = m == 1 ? end_rows(t, f, 1, across, col, asked) : end(f, col, asked);
+        multiply_rows(t, f, across, col, &asked);
+        asked = end_rows(t, f, across, col, asked);
     }
 }
 
-SIMD_FN void run_type(enum spw_dtype t, const struct few *f, end_fn *end, end_fn *end_across)
-{
-    if (f->a->m == 1 && f->groups < QUAD)
-        run_rows(t, f, 1, true, end_across);
-    else if (f->a->m == 1)
-        run_rows(t, f, 1, false, end);
-    else if (f->a->m <= FEW_ALONG)
-        run_rows(t, f, f->a->m, false, end);
-    else if (part_of(t) == 32)
-        run_rows(t, f, f->a->m, true, end_across);
-}
-
 #define DEFINE(t, ...)                                                                             \
-    SIMD_APART const uint8_t *end_##t(const struct few *f, size_t col, const uint8_t *asked)       \
+    SIMD_APART void run_##t(const struct along *f)                                                 \
     {                                                                                              \
-        return end_rows(SPW_DTYPE_##t, f, FEW_ALONG, false, col, asked);                           \
-    }                                                                                              \
-    SIMD_APART const uint8_t *end_across_##t(const struct few *f, size_t col,                      \
-                                             const uint8_t *asked)                                 \
-    {                                                                                              \
-        return end_rows(SPW_DTYPE_##t, f, f->a->m, true, col, asked);                              \
-    }                                                                                              \
-    SIMD_APART void run_##t(const struct few *f)                                                   \
-    {                                                                                              \
-        run_type(SPW_DTYPE_##t, f, end_##t, end_across_##t);                                       \
+        if (f->groups < QUAD)                                                                      \
+            run_rows(SPW_DTYPE_##t, f, true);                                                      \
+        else                                                                                       \
+            run_rows(SPW_DTYPE_##t, f, false);                                                     \
     }
 SPW_QUANTIZED_TYPES(DEFINE)
 #undef DEFINE
 
 /* ---- a task ---- */
 
-static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s, struct few_x *to)
+static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s,
+                        struct along_x *to)
 {
     const int16_t *sums = part_of(t) == 32 ? from->sums32 : from->sums;
     for (size_t i = 0; i < SPW_CODES_GROUP / sizeof(u32v) / 2; i++) {
@@ -601,36 +559,33 @@ static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s
     memcpy(to->scales[s], from->scales, sizeof from->scales);
 }
 
-static void order_x(const struct few *f)
+static void order_x(const struct along *f)
 {
-    for (size_t r = 0; r < f->a->m; r++)
-        for (size_t q = 0; q < f->quads; q++) {
-            struct few_x *x = f->x + r * f->quads + q;
-            if (groups_of_quad(f, q) < QUAD)
-                memset(x, 0, sizeof *x);
-            for (size_t s = 0; s < groups_of_quad(f, q); s++)
-                order_group(f->a->w_dtype,
-                            (const struct spw_codes *)f->a->codes + r * f->groups + q * QUAD + s, s,
-                            x);
-        }
+    for (size_t q = 0; q < f->quads; q++) {
+        const struct spw_codes *from = (const struct spw_codes *)f->a->codes + q * QUAD;
+        const size_t n = groups_of_quad(f, q);
+        if (n < QUAD)
+            memset(f->x + q, 0, sizeof *f->x);
+        for (size_t s = 0; s < n; s++)
+            order_group(f->a->w_dtype, from + s, s, f->x + q);
+    }
 }
 
-static void run_few(const struct spw_linear_args *a, struct spw_linear_part part, uint8_t *space)
+static void run_along(const struct spw_linear_args *a, struct spw_linear_part part, uint8_t *space)
 {
     const size_t groups = spw_codes_groups(a->k), quads = (size_t)spw_div_up(groups, QUAD);
     const size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
-    struct few f = {.a = a,
-                    .groups = groups,
-                    .quads = quads,
-                    .row_bytes = row_bytes,
-                    .col = part.col,
-                    .col_end = part.col_end,
-                    .end = (const uint8_t *)a->w + part.col_end * row_bytes};
+    struct along f = {.a = a,
+                      .groups = groups,
+                      .quads = quads,
+                      .row_bytes = row_bytes,
+                      .col = part.col,
+                      .col_end = part.col_end,
+                      .end = (const uint8_t *)a->w + part.col_end * row_bytes};
     f.edge = space;
-    f.x = (struct few_x *)(void *)(space + FEW_EDGE_BYTES);
-    f.sums = (u32v *)(void *)(f.x + a->m * quads);
-    f.scales = (struct few_scales *)(void *)(f.sums + a->m * quads *
-                                                          (SPW_CODES_GROUP / part_of(a->w_dtype)));
+    f.x = (struct along_x *)(void *)(space + ALONG_EDGE_BYTES);
+    f.sums = (u32v *)(void *)(f.x + quads);
+    f.scales = (struct along_scales *)(void *)(f.sums + quads * sums_of_quad(a->w_dtype));
     f.asked = first_asked(&f);
     order_x(&f);
     switch (a->w_dtype) {

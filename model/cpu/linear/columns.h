@@ -65,143 +65,107 @@ SIMD_FN u32v values_of(enum spw_dtype t, u32v x)
     return simd_lookup(SPW_FACTS(t).values == SPW_VALUES_IQ4 ? iq4_values : e2m1_values, x);
 }
 
-/* ---- codes: t is a constant ---- */
+/* ---- codes: t is a constant ----
+ *
+ * A piece is sixteen bytes of low bits of each column: four registers. Each byte has bits of
+ * 8 / low_bits codes; those of code s are a slice. Registers of a slice have sixteen numbers, four
+ * in each. */
 
-/* Blocks of 32 bytes. */
-SIMD_FN void unpack_bytes(enum spw_dtype t, const struct packed *p, const struct fetched *f,
-                          struct columns *to)
+enum { PIECE = 16, PIECE_REGISTERS = PIECE / 4, HIGH_REGISTERS = 8 };
+
+SIMD_FN size_t pieces_of_block(enum spw_dtype t)
 {
-    for (size_t b = 0; b < p->blocks; b++) {
-        const uint8_t *at = p->at + block_bytes(t) * b + SPW_FACTS(t).low_at;
-        fetch_part(f, b);
-        simd_load_columns(to->codes + 8 * b, at, p->stride, p->fours);
-        simd_load_columns(to->codes + 8 * b + 4, at + 16, p->stride, p->fours);
-        if (SIMD_DOT_OFFSET)
-            for (size_t i = 0; i < 8; i++)
-                to->codes[8 * b + i] ^= 0x80808080u;
-    }
+    return (size_t)(SPW_FACTS(t).elements * SPW_FACTS(t).low_bits / 8 / PIECE);
 }
 
-/* Sixteen bytes for each 32 numbers: the low nibbles are 16 codes, the high nibbles the next 16. */
-SIMD_FN void unpack_nibbles(enum spw_dtype t, const struct packed *p, const struct fetched *f,
-                            struct columns *to)
+SIMD_FN size_t slices(enum spw_dtype t)
 {
-    const size_t blocks = is_small(t) ? p->blocks : SMALL_BLOCKS;
-    const size_t bytes = is_small(t) ? block_bytes(t) : 16;
-    for (size_t b = 0; b < blocks; b++) {
-        fetch_part(f, b);
-        u32v q[4];
-        simd_load_columns(q, p->at + bytes * b + SPW_FACTS(t).low_at, p->stride, p->fours);
-        for (size_t i = 0; i < 4; i++) {
-            to->codes[8 * b + i] = values_of(t, low_nibbles(q[i]));
-            to->codes[8 * b + 4 + i] = values_of(t, high_nibbles(q[i]));
-        }
-    }
+    return (size_t)(8 / SPW_FACTS(t).low_bits);
 }
 
-/* Adds the fifth bits: bit i of a word belongs to number i. */
-SIMD_FN void unpack_fifth_bits(enum spw_dtype t, const struct packed *p, struct columns *to)
+/* The first number of slice s of piece i of a block. */
+SIMD_FN size_t first_of_slice(enum spw_dtype t, size_t i, size_t s)
 {
-    for (size_t b = 0; b < p->blocks; b++) {
-        const uint8_t *at = p->at + b * block_bytes(t) + SPW_FACTS(t).high_at;
-        u32v word = simd_load_words(at, p->stride, p->fours);
-        for (size_t i = 0; i < 8; i++) /* four bits become bit 4 of four bytes */
-            to->codes[8 * b + i] |= ((word >> 4 * i & 15u) * 0x02040810u) & 0x10101010u;
-    }
+    const size_t run = (size_t)SPW_FACTS(t).run, byte = PIECE * i;
+    return (byte / run * slices(t) + s) * run + byte % run;
 }
 
-/* 32 bytes of high bits. */
-SIMD_FN void load_high(enum spw_dtype t, const struct packed *p, size_t run, u32v h[8])
+/* Of the block at p. */
+SIMD_FN void load_piece(enum spw_dtype t, const struct packed *p, size_t i,
+                        u32v to[PIECE_REGISTERS])
 {
-    const uint8_t *at = p->at + SPW_FACTS(t).high_at + 32 * run;
-    simd_load_columns(h, at, p->stride, p->fours);
-    simd_load_columns(h + 4, at + 16, p->stride, p->fours);
+    simd_load_columns(to, p->at + SPW_FACTS(t).low_at + i * PIECE, p->stride, p->fours);
 }
 
-/* Each 32 bytes: low nibbles are 32 codes, high nibbles the next 32. */
-SIMD_FN void unpack_wide_nibbles(enum spw_dtype t, const struct packed *p, const struct fetched *f,
-                                 struct columns *to)
+/* The high bits of number `first` and of those after it, where another load has not read them: a
+ * word of a small block, or 32 bytes. p: the block. */
+SIMD_FN void load_high(enum spw_dtype t, const struct packed *p, size_t first,
+                       u32v to[HIGH_REGISTERS])
 {
-    u32v h[8];
-    if (has_high_bits(t, 1))
-        load_high(t, p, 0, h);
-    for (size_t i = 0; i < 8; i++) {
-        fetch_part(f, i);
-        u32v q[4];
-        u32v *low = to->codes + i / 2 * 16 + i % 2 * 4;
-        const size_t bit = i / 2 * 2; /* of the low nibbles */
-        simd_load_columns(q, p->at + SPW_FACTS(t).low_at + 16 * i, p->stride, p->fours);
-        for (size_t j = 0; j < 4; j++) {
-            low[j] = low_nibbles(q[j]);
-            low[j + 8] = high_nibbles(q[j]);
-            if (has_high_bits(t, 1)) {
-                const u32v bits = h[i % 2 * 4 + j] >> bit;
-                low[j] |= bits << 4 & 0x10101010u;
-                low[j + 8] |= bits << 3 & 0x10101010u;
-            }
-        }
-    }
-}
-
-/* Each 32 bytes have two bits of 128 codes; a third bit may lie apart. */
-SIMD_FN void unpack_two_bits(enum spw_dtype t, const struct packed *p, const struct fetched *f,
-                             struct columns *to)
-{
-    u32v h[8];
-    for (size_t i = 0; i < 4; i++) {
-        fetch_part(f, 2 * i);
-        fetch_part(f, 2 * i + 1);
-        u32v q[4];
-        u32v *first = to->codes + i / 2 * 32 + i % 2 * 4;
-        simd_load_columns(q, p->at + SPW_FACTS(t).low_at + 16 * i, p->stride, p->fours);
-        for (size_t j = 0; j < 4; j++)
-            for (size_t g = 0; g < 4; g++)
-                first[8 * g + j] = q[j] >> 2 * g & 0x03030303u;
-    }
-    if (!has_high_bits(t, 1))
+    const uint8_t *at = p->at + SPW_FACTS(t).high_at;
+    if (SPW_FACTS(t).high_bits == 0)
         return;
-    load_high(t, p, 0, h);
-    for (size_t j = 0; j < 8; j++)
-        for (size_t i = 0; i < 8; i++)
-            to->codes[8 * j + i] |= (h[i] >> j & 0x01010101u) << 2;
+    if (is_small(t)) {
+        to[0] = simd_load_words(at, p->stride, p->fours);
+        return;
+    }
+    const size_t run = (size_t)(SPW_CODES_GROUP / SPW_FACTS(t).high_bits);
+    if (first % run)
+        return;
+    simd_load_columns(to, at + first / run * 32, p->stride, p->fours);
+    simd_load_columns(to + 4, at + first / run * 32 + 16, p->stride, p->fours);
 }
 
-/* Each 64 bytes have the low nibbles of 128 codes, each 32 bytes the two high bits. */
-SIMD_FN void unpack_six_bits(enum spw_dtype t, const struct packed *p, const struct fetched *f,
-                             struct columns *to)
+/* Moves bit `from` of each byte, and the bits after it, to bit `to`. The bits of `mask` stay. */
+SIMD_FN u32v move_bits(u32v x, size_t from, size_t to, uint32_t mask)
 {
-    for (size_t half = 0; half < 2; half++) {
-        u32v h[8], q[4];
-        load_high(t, p, half, h);
-        for (size_t i = 0; i < 4; i++) { /* 16 of the 64 bytes */
-            fetch_part(f, 4 * half + i);
-            u32v *low = to->codes + 32 * half + 4 * i;
-            const uint8_t *at = p->at + SPW_FACTS(t).low_at + 64 * half + 16 * i;
-            simd_load_columns(q, at, p->stride, p->fours);
-            for (size_t j = 0; j < 4; j++) {
-                u32v bits = h[i % 2 * 4 + j] >> (i < 2 ? 0 : 2);
-                low[j] = low_nibbles(q[j]) | (bits << 4 & 0x30303030u);
-                low[j + 16] = high_nibbles(q[j]) | (bits & 0x30303030u);
+    return (from < to ? x << (uint32_t)(to - from) : x >> (uint32_t)(from - to)) & mask << to;
+}
+
+/* Numbers n .. n + 3 as bytes, plus code_offset: of slice s of register `low` of a piece. */
+SIMD_FN u32v codes_of_slice(enum spw_dtype t, u32v low, size_t s, const u32v high[HIGH_REGISTERS],
+                            size_t n)
+{
+    const size_t bits = (size_t)SPW_FACTS(t).low_bits, more = (size_t)SPW_FACTS(t).high_bits;
+    if (bits == 8)
+        return low ^ (SIMD_DOT_OFFSET ? 0x80808080u : 0);
+    u32v x = move_bits(low, s * bits, 0, bits == 4 ? 0x0f0f0f0fu : 0x03030303u);
+    if (more && is_small(t)) /* bit i of the word belongs to number i */
+        x |= ((high[0] >> (uint32_t)(n % SMALL) & 15u) * 0x02040810u) & 0x10101010u;
+    else if (more)
+        x |= move_bits(high[n % 32 / 4], n % (SPW_CODES_GROUP / more) / 32 * more, bits,
+                       more == 1 ? 0x01010101u : 0x03030303u);
+    return values_of(t, x);
+}
+
+/* A block becomes to[0], ... `part`: what is fetched with its first piece. */
+SIMD_FN void unpack_block(const enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                          size_t part, u32v *to)
+{
+    const size_t n = pieces_of_block(t), parts = is_small(t) ? 1 : UNPACK_PARTS;
+    u32v high[HIGH_REGISTERS], low[PIECE_REGISTERS];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = parts * i / n; j < parts * (i + 1) / n; j++)
+            fetch_part(f, part + j);
+        load_high(t, p, first_of_slice(t, i, 0), high);
+        load_piece(t, p, i, low);
+#pragma GCC unroll 4
+        for (size_t s = 0; s < slices(t); s++)
+#pragma GCC unroll 4
+            for (size_t j = 0; j < PIECE_REGISTERS; j++) {
+                const size_t number = first_of_slice(t, i, s) + 4 * j;
+                to[number / 4] = codes_of_slice(t, low[j], s, high, number);
             }
-        }
     }
 }
 
 SIMD_FN void unpack_codes(const enum spw_dtype t, const struct packed *p, const struct fetched *f,
                           struct columns *to)
 {
-    if (SPW_FACTS(t).low_bits == 8)
-        unpack_bytes(t, p, f, to);
-    else if (SPW_FACTS(t).low_bits == 2)
-        unpack_two_bits(t, p, f, to);
-    else if (SPW_FACTS(t).run == 16)
-        unpack_nibbles(t, p, f, to);
-    else if (SPW_FACTS(t).run == 32)
-        unpack_wide_nibbles(t, p, f, to);
-    else
-        unpack_six_bits(t, p, f, to);
-    if (is_small(t) && has_high_bits(t, 1))
-        unpack_fifth_bits(t, p, to);
+    struct packed block = *p;
+    for (size_t b = 0; b < (is_small(t) ? p->blocks : 1); b++, block.at += block_bytes(t))
+        unpack_block(t, &block, f, b, to->codes + b * SMALL / 4);
 }
 
 /* ---- codes times scales ---- */

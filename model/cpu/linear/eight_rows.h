@@ -1,12 +1,8 @@
-/* The fast product of quantized weights with a few rows of x, with AVX2: eight rows of W side by
- * side.
+/* The products of side_by_side.h, which includes this file, with AVX2: a register has sixteen codes
+ * of row r in its low half and sixteen of row r + 4 in its high half; sixteen codes of x, in both
+ * halves, multiply them:
  *
- * A task divides its part of W into eight pieces and walks a row of each. So a core reads eight
- * long streams, which its own prefetchers follow. A register has sixteen codes of row r in its low
- * half and sixteen of row r + 4 in its high half; sixteen codes of x, in both halves, multiply
- * them:
- *
- *   for each eight rows of W, for each group of 256 numbers
+ *   for each group of eight rows of W
  *     unpack the scales, with a row in each lane
  *     for each r < 4, for each part: unpack its codes, multiply them          rows r and r + 4
  *     add what the lanes of each four have: a row of W in each lane; then t and a of quant/codes.h
@@ -18,34 +14,16 @@
 #define SPW_MODEL_CPU_LINEAR_EIGHT_ROWS_H
 
 #include "base/simd_fours.h"
-#include "model/cpu/linear/columns.h"
-#include "model/cpu/linear/linear.h"
-
-#include <stdatomic.h>
 
 enum {
-    FEW_ROWS = SPW_LINEAR_FEW_ROWS, /* of x */
-    FEW_SUMS = 4,                   /* rows of x whose sums registers hold */
-    PAIRS = 4,                      /* of rows of W */
-    CODES = 8,                      /* registers of codes of a pair that are multiplied at once */
-    PAGE = 4096,
-    AHEAD = 512,    /* bytes from a group to what is fetched meanwhile */
-    DISTANCE = 256, /* bytes: enough from stream to stream in a page */
+    PAIRS = 4, /* of rows of W */
+    CODES = 8, /* registers of codes of a pair that are multiplied at once */
 };
 
 /* Codes of a group of a row of x. Each sixteen of them lie here twice, as an instruction takes them
  * from memory. */
 struct few_twice {
     int8_t codes[2 * SPW_CODES_GROUP];
-};
-
-struct few {
-    const struct spw_linear_args *a;
-    const struct spw_codes *codes; /* of rows of x, which are multiplied at once */
-    size_t rows, groups, row_bytes;
-    float *y;                /* [m][SPW_LINEAR_FEW_COLS] */
-    struct few_twice *twice; /* [groups][rows], large blocks only */
-    uint8_t *edge;           /* room for a group of the last rows of W */
 };
 
 /* A group of eight rows of W. Scales and minima are those of a large block. */
@@ -57,45 +35,13 @@ struct eight {
     u32v pairs[SPW_BLOCK_PARTS / 2];     /* int16, of two parts: minima, or scales */
 };
 
-/* A group of a few rows of x. */
-struct few_x {
-    const struct spw_codes *codes; /* of the first row */
-    size_t groups;                 /* from row to row */
-    const struct few_twice *twice; /* of each row */
-};
-
-/* Rows of x up to which this is faster than panels by columns (measured, SPEED.md). Small blocks
- * need sums across lanes for each row of x; a panel does not, and unpacks a block once. */
-static size_t few_rows(enum spw_dtype t)
-{
-    return largest_code(t) > (is_small(t) ? 127 : 7) ? FEW_ROWS : FEW_SUMS;
-}
-
 /* Small blocks with more rows go in two sets. The second one reads W from the caches. */
 static size_t rows_at_once(enum spw_dtype t, size_t m)
 {
     return is_small(t) && m > FEW_SUMS ? (m + 1) / 2 : m;
 }
 
-SIMD_FN size_t few_workspace(size_t k)
-{
-    return FEW_ROWS * (SPW_LINEAR_FEW_COLS * sizeof(float) +
-                       spw_codes_groups(k) * sizeof(struct few_twice)) +
-           SIMD_LANES * 34 * SMALL_BLOCKS;
-}
-
-SIMD_FN const struct spw_codes *codes_of_row(const struct few_x *x, int r)
-{
-    return x->codes + (size_t)r * x->groups;
-}
-
 /* ---- codes ---- */
-
-/* Moves bit `from` of each byte, and the bits after it, to bit `to`. The bits of `mask` stay. */
-SIMD_FN u32v move_bits(u32v x, unsigned from, unsigned to, uint32_t mask)
-{
-    return (from < to ? x << (to - from) : x >> (from - to)) & mask << to;
-}
 
 /* The low or the high nibbles of sixteen bytes of both rows. */
 SIMD_FN u32v nibbles_at(const uint8_t *p, size_t fours, bool high)
@@ -137,28 +83,6 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, size_t fours, unsig
     if (!has_high_bits(t, 1))
         return x;
     return x | move_bits(simd_load_four(high + 16 * i, fours), 4 * half + two, 2, 0x01010101u);
-}
-
-/* ---- fetches ---- */
-
-/* The prefetchers of the core follow streams whose lines come in order (measured, SPEED.md). The
- * scales of some types are read first and lie last. So this asks for all lines of the group. */
-SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
-{
-#pragma GCC unroll 8
-    for (size_t l = 0; l < SIMD_LANES; l++)
-#pragma GCC unroll 8
-        for (size_t i = 0; i < group_bytes(t); i += LINE)
-            __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
-}
-
-/* The prefetchers stop at the end of a page. So each part of the work on a group also asks for a
- * later group of one row or of two, which starts at p + AHEAD. */
-SIMD_FN void fetch_row(enum spw_dtype t, const uint8_t *p)
-{
-#pragma GCC unroll 8
-    for (size_t i = 0; i < group_bytes(t); i += LINE)
-        __builtin_prefetch(p + AHEAD + i, 0, 3);
 }
 
 /* ---- products ---- */
@@ -206,22 +130,6 @@ SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t 
     return sum + (is_small(t) ? part : (i32v)scale * part);
 }
 
-/* Each block of a row of x has the sum of its codes. With minima this sum is used times the scale.
- * Without minima it takes the offset of the codes of W out of the integer sum of products. */
-union of_blocks {
-    int32_t integers[SMALL_BLOCKS];
-    float numbers[SMALL_BLOCKS];
-};
-
-SIMD_FN void sums_of_blocks(enum spw_dtype t, const struct spw_codes *x, union of_blocks *to)
-{
-    for (int b = 0; b < SMALL_BLOCKS; b++)
-        if (has_minima(t))
-            to->numbers[b] = x->block_scales[b] * (float)x->sums32[b];
-        else
-            to->integers[b] = -code_offset(t) * x->sums32[b];
-}
-
 /* Block b of eight rows of W with each row of x: a row of W in each lane. */
 SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packed *p, unsigned b,
                             const struct few_x *x, i32v to[FEW_ROWS])
@@ -241,52 +149,11 @@ SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packe
         to[r] = simd_sums_of_fours(sums[r], 8 * largest_code(t) * 127);
 }
 
-/* a = fma(s, t, a) of quant/codes.h. */
-SIMD_FN void add_half_of_few(const int rows, const struct few_x *x, unsigned half, f32v t[FEW_ROWS],
-                             f32v a[FEW_ROWS])
-{
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        a[r] = simd_fused(simd_set1(codes_of_row(x, r)->scales[half]), t[r], a[r]);
-}
-
-SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packed *p,
-                            const struct few_x *x, f32v a[FEW_ROWS])
-{
-    const unsigned blocks = (unsigned)p->blocks;
-    union of_blocks of_x[FEW_ROWS];
-    f32v to[FEW_ROWS] = {0};
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        if (has_minima(t) || code_offset(t))
-            sums_of_blocks(t, codes_of_row(x, r), &of_x[r]);
-    for (unsigned b = 0; b < blocks; b++) {
-        f32v d, m;
-        i32v sums[FEW_ROWS];
-        fetch_row(t, p->at + b % 4 * p->stride + b / 4 * p->fours);
-        multiply_block(t, rows, p, b, x, sums);
-        atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
-        unpack_small_scale(t, p, b, &d, &m);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            if (!has_minima(t) && code_offset(t))
-                sums[r] += of_x[r].integers[b];
-            const f32v scale = simd_set1(codes_of_row(x, r)->block_scales[b]);
-            to[r] = simd_fused(d * scale, simd_from_i32(sums[r]), to[r]);
-            if (has_minima(t))
-                to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        a[r] += to[r];
-}
-
 /* Half of rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after
  * another. Where `rows` is a constant, sums are in registers. */
 SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_once,
-                           const struct eight *w, unsigned half, size_t i, const struct few_x *x,
-                           i32v sums[FEW_ROWS][PAIRS])
+                           const struct eight *w, unsigned half, size_t i,
+                           const struct few_twice *twice, i32v sums[FEW_ROWS][PAIRS])
 {
     const uint8_t *p = w->p.at + i * w->p.stride;
     const unsigned n = part_of(t) == 32 ? 2 : 1; /* registers of a part */
@@ -308,7 +175,7 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
             i32v sum = first > begin ? sums[r][i] : (i32v){0};
 #pragma GCC unroll 8
             for (unsigned c = 0; c < at_once; c += n)
-                sum = add_part(t, sum, codes + c, x->twice[r].codes + (first + c) * sizeof *codes,
+                sum = add_part(t, sum, codes + c, twice[r].codes + (first + c) * sizeof *codes,
                                scale[c]);
             sums[r][i] = sum;
         }
@@ -317,57 +184,15 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
 
 /* Rows i and i + 4 of W with each row of x. */
 SIMD_FN void multiply_both(enum spw_dtype t, const int rows, const unsigned at_once,
-                           const struct eight *w, size_t i, const struct few_x *x,
+                           const struct eight *w, size_t i, const struct few_twice *twice,
                            i32v sums[SPW_CODES_HALVES][FEW_ROWS][PAIRS])
 {
     fetch_row(t, w->p.at + i * w->p.stride);
     fetch_row(t, w->p.at + i * w->p.stride + w->p.fours);
 #pragma GCC unroll 2
     for (unsigned half = 0; half < SPW_CODES_HALVES; half++)
-        multiply_pair(t, rows, at_once, w, half, i, x, sums[half]);
+        multiply_pair(t, rows, at_once, w, half, i, twice, sums[half]);
 }
-
-SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight *w,
-                            const struct few_x *x, f32v a[FEW_ROWS])
-{
-    const int parts = SPW_CODES_GROUP / (int)part_of(t);
-    i32v sums[SPW_CODES_HALVES][FEW_ROWS][PAIRS];
-    const unsigned at_once = !__builtin_constant_p(rows) ? CODES : part_of(t) == 32 ? 2 : 1;
-    if (__builtin_constant_p(rows) && rows == 1) { /* more rows would take 100 KB of code */
-#pragma GCC unroll 4
-        for (size_t i = 0; i < PAIRS; i++)
-            multiply_both(t, rows, at_once, w, i, x, sums);
-    } else
-        for (size_t i = 0; i < PAIRS; i++)
-            multiply_both(t, rows, at_once, w, i, x, sums);
-#pragma GCC unroll 2
-    for (unsigned half = 0; half < SPW_CODES_HALVES; half++) {
-        f32v to[FEW_ROWS];
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            i32v sum = simd_sums_of_fours(sums[half][r], INT32_MAX / 4), more = {0};
-            if (has_minima(t) || code_offset(t))
-                more = dot_with_sums(w->pairs, codes_of_row(x, r), parts, (int)half);
-            if (!has_minima(t))
-                sum -= code_offset(t) * more;
-            to[r] = simd_fused(w->d, simd_from_i32(sum), simd_set1(0));
-            if (has_minima(t))
-                to[r] = simd_fused(w->m, simd_from_i32(more), to[r]);
-        }
-        add_half_of_few(rows, x, half, to, a);
-    }
-}
-
-SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight *w,
-                           const struct few_x *x, f32v a[FEW_ROWS])
-{
-    if (is_small(t))
-        multiply_small(t, rows, &w->p, x, a);
-    else
-        multiply_large(t, rows, w, x, a);
-}
-
-/* ---- rows of W ---- */
 
 SIMD_FN void unpack_eight(enum spw_dtype t, struct eight *w)
 {
@@ -382,160 +207,60 @@ SIMD_FN void unpack_eight(enum spw_dtype t, struct eight *w)
         w->pairs[j] = simd_widen_two((has_minima(t) ? bytes.minima : bytes.scales)[j / 2], j % 2);
 }
 
-/* Adds group g of rows first, first + step, ... of W to a. `n` of the eight exist. Where `rows` is
- * a constant, a is in registers. */
-SIMD_FN void multiply_group(enum spw_dtype t, const int rows, const struct few *f, size_t first,
-                            size_t step, size_t n, size_t g, f32v *a)
+/* Adds a group of the rows of W at p to a. */
+SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct packed *p,
+                            const struct few_x *x, f32v a[FEW_ROWS])
 {
-    const size_t begin = g * group_bytes(t);
-    const size_t bytes = (size_t)spw_min_u64(f->row_bytes - begin, group_bytes(t));
-    const struct few_x x = {f->codes + g, f->groups, f->twice + g * (size_t)rows};
+    const struct few_twice *twice = (const struct few_twice *)x->of_x + x->group * (size_t)rows;
     struct eight w;
-    w.p = (struct packed){(const uint8_t *)f->a->w + first * f->row_bytes + begin,
-                          step * f->row_bytes, 4 * step * f->row_bytes, bytes / block_bytes(t)};
-    if (n < SIMD_LANES)
-        copy_edge(&w.p, n, bytes, f->edge);
-    fetch_group(t, &w.p);
-    if (!is_small(t))
-        unpack_eight(t, &w);
-    multiply_rows(t, rows, &w, &x, a);
-}
-
-/* y of these rows: at y[at], y[at + step], ... */
-SIMD_FN void run_eight(enum spw_dtype t, const int rows, const struct few *f, size_t first,
-                       size_t step, size_t n, size_t at)
-{
-    f32v y[FEW_ROWS], a[FEW_ROWS];
+    w.p = *p;
+    const int parts = SPW_CODES_GROUP / (int)part_of(t);
+    i32v sums[SPW_CODES_HALVES][FEW_ROWS][PAIRS];
+    const unsigned at_once = !__builtin_constant_p(rows) ? CODES : part_of(t) == 32 ? 2 : 1;
+    unpack_eight(t, &w);
+    if (__builtin_constant_p(rows) && rows == 1) { /* more rows would take 100 KB of code */
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        y[r] = simd_set1(0);
-    for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
-        const size_t end = spw_codes_partition(f->groups, partition + 1);
+        for (size_t i = 0; i < PAIRS; i++)
+            multiply_both(t, rows, at_once, &w, i, twice, sums);
+    } else
+        for (size_t i = 0; i < PAIRS; i++)
+            multiply_both(t, rows, at_once, &w, i, twice, sums);
+#pragma GCC unroll 2
+    for (unsigned half = 0; half < SPW_CODES_HALVES; half++) {
+        f32v to[FEW_ROWS];
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            a[r] = simd_set1(0);
-        for (size_t g = spw_codes_partition(f->groups, partition); g < end; g++)
-            multiply_group(t, rows, f, first, step, n, g, a);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            y[r] += a[r];
-    }
-    float lanes[SIMD_LANES];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        simd_store(lanes, y[r]);
-        for (size_t l = 0; l < n; l++)
-            f->y[(size_t)r * SPW_LINEAR_FEW_COLS + at + l * step] =
-                lanes[l] == lanes[l] ? lanes[l] : NAN;
-    }
-}
-
-SIMD_FN void run_sets(enum spw_dtype t, const struct few *f, size_t first, size_t step, size_t n,
-                      size_t at)
-{
-    struct few set = *f;
-    for (size_t row = 0; row < f->a->m; row += f->rows) {
-        set.codes = f->codes + row * f->groups;
-        set.rows = (size_t)spw_min_u64(f->rows, f->a->m - row);
-        set.y = f->y + row * SPW_LINEAR_FEW_COLS;
-        switch (set.rows) {
-#define CASE(rows)                                                                                 \
-    case rows:                                                                                     \
-        run_eight(t, rows, &set, first, step, n, at);                                              \
-        break
-            CASE(1);
-            CASE(2);
-            CASE(3);
-            CASE(4);
-#undef CASE
-        default:
-            if (!is_small(t))
-                run_eight(t, (int)set.rows, &set, first, step, n, at);
+        for (int r = 0; r < rows; r++) {
+            i32v sum = simd_sums_of_fours(sums[half][r], INT32_MAX / 4), more = {0};
+            if (has_minima(t) || code_offset(t))
+                more = dot_with_sums(w.pairs, codes_of_row(x, r), parts, (int)half);
+            if (!has_minima(t))
+                sum -= code_offset(t) * more;
+            to[r] = simd_fused(w.d, simd_from_i32(sum), simd_set1(0));
+            if (has_minima(t))
+                to[r] = simd_fused(w.m, simd_from_i32(more), to[r]);
         }
+        add_half_of_few(rows, x, half, to, a);
     }
 }
 
-/* The least distance of two of the eight streams within a page. Streams that are near each other
- * there use the same sets of the caches. */
-static size_t distance_of_streams(size_t stride)
+/* ---- rows of x ---- */
+
+SIMD_FN size_t bytes_of_x(size_t groups)
 {
-    size_t least = PAGE;
-    for (size_t i = 1; i < SIMD_LANES; i++) {
-        const size_t at = i * stride % PAGE;
-        least = (size_t)spw_min_u64(least, spw_min_u64(at, PAGE - at));
-    }
-    return least;
+    return FEW_ROWS * groups * sizeof(struct few_twice);
 }
 
-/* Rows of W from one stream to the next, for n rows: the most, n / 8, or up to a quarter less, so
- * that the streams are DISTANCE apart in a page. The rest of the rows needs eight new streams. */
-static size_t best_step(size_t n, size_t row_bytes)
+static void order_x(const struct few *f)
 {
-    const size_t most = n / SIMD_LANES;
-    size_t best = most;
-    for (size_t step = most; step > most - most / 4; step--) {
-        if (distance_of_streams(best * row_bytes) >= DISTANCE)
-            break;
-        if (distance_of_streams(step * row_bytes) > distance_of_streams(best * row_bytes))
-            best = step;
-    }
-    return best;
-}
-
-SIMD_FN void run_type(enum spw_dtype t, const struct few *f, size_t col, size_t n)
-{
-    size_t step;
-    for (size_t at = 0; at < n; at += SIMD_LANES * step) {
-        const size_t lanes = (size_t)spw_min_u64(n - at, SIMD_LANES);
-        step = lanes < SIMD_LANES ? 1 : best_step(n - at, f->row_bytes);
-        for (size_t i = 0; i < step; i++)
-            run_sets(t, f, col + at + i, step, lanes, at + i);
-    }
-}
-
-#define DEFINE(t, ...)                                                                             \
-    SIMD_APART void run_##t(const struct few *f, size_t col, size_t n)                             \
-    {                                                                                              \
-        run_type(SPW_DTYPE_##t, f, col, n);                                                        \
-    }
-SPW_QUANTIZED_TYPES(DEFINE)
-#undef DEFINE
-
-static void write_twice(const struct few *f)
-{
+    struct few_twice *twice = f->of_x;
+    if (is_small(f->a->w_dtype))
+        return;
     for (size_t r = 0; r < f->rows; r++)
         for (size_t g = 0; g < f->groups; g++)
             for (size_t i = 0; i < SPW_CODES_GROUP / 16; i++) {
-                const u32v twice = simd_same_four(f->codes[r * f->groups + g].codes + 16 * i);
-                simd_store(f->twice[g * f->rows + r].codes + i * sizeof twice, (f32v)twice);
+                const u32v both = simd_same_four(f->codes[r * f->groups + g].codes + 16 * i);
+                simd_store(twice[g * f->rows + r].codes + i * sizeof both, (f32v)both);
             }
-}
-
-static void run_few(const struct spw_linear_args *a, struct spw_linear_part part, uint8_t *space)
-{
-    struct few f = {.a = a,
-                    .codes = a->codes,
-                    .rows = rows_at_once(a->w_dtype, a->m),
-                    .groups = spw_codes_groups(a->k),
-                    .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
-                    .y = (float *)(void *)space};
-    const size_t n = part.col_end - part.col;
-    f.twice = (struct few_twice *)(void *)(f.y + FEW_ROWS * SPW_LINEAR_FEW_COLS);
-    f.edge = (uint8_t *)(f.twice + a->m * f.groups);
-    if (!is_small(a->w_dtype))
-        write_twice(&f);
-    switch (a->w_dtype) {
-#define CASE(t, ...)                                                                               \
-    case SPW_DTYPE_##t:                                                                            \
-        run_##t(&f, part.col, n);                                                                  \
-        break;
-        SPW_QUANTIZED_TYPES(CASE)
-#undef CASE
-    default:
-        break;
-    }
-    for (size_t r = 0; r < a->m; r++)
-        spw_linear_store(a, r, part.col, f.y + r * SPW_LINEAR_FEW_COLS, n);
 }
 
 #endif

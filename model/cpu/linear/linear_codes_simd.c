@@ -4,14 +4,15 @@
  *   for each tile of rows, for each half: a += s * (d * S + m * M); blocks of 32: a += d s * S + m
  * * s M
  *
- * One to eight rows of x, for which reading memory takes most of the time: along_k.h, eight_rows.h.
+ * One to eight rows of x, for which reading memory takes most of the time: along_k.h,
+ * side_by_side.h.
  */
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/panels.h"
 #if SIMD_LANES == 16
 #include "model/cpu/linear/along_k.h"
 #elif SIMD_LANES == 8
-#include "model/cpu/linear/eight_rows.h"
+#include "model/cpu/linear/side_by_side.h"
 #endif
 
 #if SIMD_LANES == 16
@@ -431,7 +432,9 @@ static void multiply_panel(const struct work *w, size_t col, size_t group, size_
 
 size_t SIMD_NAME(spw_linear_codes_workspace)(size_t k)
 {
-#if defined(SIMD_FOURS)
+#if SIMD_LANES == 16
+    return (size_t)spw_align_up(spw_max_u64(PANELS_BYTES, along_workspace(k)), 64);
+#elif SIMD_LANES == 8
     return (size_t)spw_align_up(spw_max_u64(PANELS_BYTES, few_workspace(k)), 64);
 #else
     (void)k;
@@ -450,10 +453,28 @@ void SIMD_NAME(spw_linear_codes_panels)(const struct spw_linear_args *a, size_t 
     run_panels(a, task, space_of(a, worker), multiply_panel);
 }
 
+/* Rows of x up to which rows of W side by side are faster than panels (measured, SPEED.md). With
+ * AVX2 small blocks need sums across lanes for each row of x; a panel does not. */
+SIMD_FN size_t few_rows(enum spw_dtype t)
+{
+    if (SIMD_LANES == 16)
+        return part_of(t) == 16 ? 4 : SPW_LINEAR_FEW_ROWS;
+    return largest_code(t) > (is_small(t) ? 127 : 7) ? SPW_LINEAR_FEW_ROWS : 4;
+}
+
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-#if defined(SIMD_FOURS)
+#if SIMD_LANES == 16
+    if (a->m == 1) {
+        run_along(a, spw_linear_part(a, task), space_of(a, worker));
+        return;
+    }
+    if (a->m <= few_rows(a->w_dtype)) {
+        SIMD_NAME(spw_linear_codes_few)(a, task, worker);
+        return;
+    }
+#elif SIMD_LANES == 8
     if (a->m <= few_rows(a->w_dtype)) {
         run_few(a, spw_linear_part(a, task), space_of(a, worker));
         return;

@@ -1,13 +1,12 @@
 /* The fast product of quantized weights for AVX-512 with registers of 256 bits for a few rows of x:
- * eight rows of W side by side (eight_rows.h). More rows as in linear_codes_simd.c. From memory,
+ * eight rows of W side by side (side_by_side.h). More rows as in linear_codes_simd.c. From memory,
  * one row is 1.2 to 1.4 times as fast as with lanes along k (SPEED.md).
  *
- * Two kernels: for units of 256 bits (Zen 4), where that is faster for up to eight rows, and for
- * Intel's processors, whose units of 512 bits compute more rows faster in panels. */
+ * Two kernels: for units of 256 bits (Zen 4), where that is faster for one and two rows (Q8_0: up
+ * to four), and for Intel's processors, whose units of 512 bits compute more rows faster in panels.
+ */
 #include "model/cpu/kernels.h"
-#include "model/cpu/linear/columns.h"
-#include "model/cpu/linear/eight_rows.h"
-#include "model/cpu/linear/linear.h"
+#include "model/cpu/linear/side_by_side.h"
 
 static void run_as(const struct spw_linear_args *a, bool side_by_side, size_t task, unsigned worker)
 {
@@ -21,10 +20,17 @@ static void run_as(const struct spw_linear_args *a, bool side_by_side, size_t ta
 
 /* ---- units of 256 bits ---- */
 
+/* Rows of x up to which eight streams are faster than sixteen, which are read more slowly and
+ * computed faster (measured on Zen 4, SPEED.md). */
+static size_t half_rows(enum spw_dtype t)
+{
+    return SPW_FACTS(t).low_bits == 8 ? 4 : 2;
+}
+
 static void run_half(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-    run_as(a, a->m <= few_rows(a->w_dtype), task, worker);
+    run_as(a, a->m <= half_rows(a->w_dtype), task, worker);
 }
 
 const struct spw_kernel spw_linear_codes_kernel_avx512half = {
