@@ -93,14 +93,21 @@ static void test_functions(void)
     CHECK(num_tanh(INFINITY) == 1 && num_tanh(-INFINITY) == -1 && isnan(num_tanh(NAN)));
 }
 
-/* A number of any bits; of few bits, so that sums lie in the middle between two numbers; or of a
- * size near 1. */
-static float draw_number(uint32_t kind)
+/* a b + c; of any bits, or a sum whose f64 is the middle between two numbers, subnormal ones too,
+ * while the exact sum is not. */
+static void draw_fused(bool middle, float *a, float *b, float *c)
 {
-    const uint32_t bits = state_draw(0, UINT32_MAX);
-    return each_bits_float(kind == 0   ? bits
-                           : kind == 1 ? bits & 0xfff00000u
-                                       : (bits & 0x807fffffu) | (120 + bits % 13) << 23);
+    const int exponent = (int)state_draw(0, 180) - 126;
+    const float off = (float)state_draw(0, 7) * 0x1p-23f;
+    *a = each_bits_float(state_draw(0, UINT32_MAX));
+    *b = each_bits_float(state_draw(0, UINT32_MAX));
+    *c = each_bits_float(state_draw(0, UINT32_MAX));
+    if (!middle)
+        return;
+    const float bits = (float)state_draw(0, 0x7fffff) * 0x1p-23f;
+    *c = ldexpf(exponent == -126 ? bits : 1 + bits, exponent);
+    *a = ldexpf(state_draw(0, 1) ? 1 + off : -1 - off, -60);
+    *b = ldexpf(1 - off, exponent + 36);
 }
 
 /* In plain C a fused step is computed in f64. */
@@ -108,8 +115,11 @@ static void test_fused(void)
 {
     for (uint32_t i = 0; i < 300000; i++) {
         f32v a, b, c;
-        for (int l = 0; l < SIMD_LANES; l++)
-            a[l] = draw_number(i % 3), b[l] = draw_number(i % 3), c[l] = draw_number(i % 3);
+        for (int l = 0; l < SIMD_LANES; l++) {
+            float x, y, z;
+            draw_fused(i % 2, &x, &y, &z);
+            a[l] = x, b[l] = y, c[l] = z;
+        }
         const f32v y = simd_fused(a, b, c);
         for (int l = 0; l < SIMD_LANES; l++) {
             const float want = fmaf(a[l], b[l], c[l]);
