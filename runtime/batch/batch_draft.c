@@ -93,7 +93,7 @@ static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x
     const struct spw_session *s = x->session;
     return s->cached && !x->group.beams && !spw_batch_needs_prompt(x) &&
            (!b->mtp || spw_session_can_draft(s, x->answer.n_tokens)) &&
-           s->n_tokens + 1 == x->answer.n_tokens && !x->drafts.has_failed;
+           s->n_tokens + 1 == x->answer.n_tokens;
 }
 
 /* The most tokens of a draft, if n_rows rows of logits are free. */
@@ -245,7 +245,7 @@ void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
     const double start = spw_now_seconds();
     const int rc = b->mtp ? spw_batch_fill_drafts(b, n) : 0;
     if (rc)
-        spw_batch_drop_drafts(b, n, rc);
+        spw_batch_drop_drafts(b, n);
     if (b->mtp)
         step.seconds += spw_now_seconds() - start;
     b->times.decode_seconds += step.seconds;
@@ -267,20 +267,16 @@ bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token)
     return d->row < d->n && token == a->tokens[a->n_tokens];
 }
 
-bool spw_batch_drop_drafts(struct spw_batch *b, uint32_t n, int rc)
+void spw_batch_drop_drafts(struct spw_batch *b, uint32_t n)
 {
-    bool any = false;
     for (uint32_t i = 0; i < n; i++) {
         struct spw_batch_drafts *d = &b->stepping[i]->drafts;
-        any |= d->n > 0;
-        d->has_failed |= d->n && rc == -EDOM;
         b->spans[i].n_tokens -= d->n;
         b->spans[i].n_logits -= d->n;
         b->rows_beside -= d->n;
         d->n = 0;
         spw_session_end_drafts(b->spans[i].session);
     }
-    return any && rc == -EDOM;
 }
 
 /* What was seen of drafts: `n` stayed, and then, `ended`, another token was picked. The next

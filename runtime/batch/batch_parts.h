@@ -60,7 +60,6 @@ struct spw_batch_drafts {
     struct spw_session *session; /* owned: of the draft model; NULL: not yet, or never */
     uint64_t n_read;             /* tokens of prompt and answer that it has computed */
     bool no_model;               /* the draft model cannot go on with this answer */
-    bool has_failed;             /* a step has failed because of a draft: there are no more */
     struct spw_draft_odds odds;
     bool knows_odds;    /* it has begun with those of the batch */
     uint32_t n;         /* drafts of the step, in answer.tokens behind its n_tokens */
@@ -270,9 +269,8 @@ const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_ent
 /* `token` is decided to be the next one. Whether it is the next draft, so that another row of the
  * same step follows. */
 bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
-/* The step of n spans has failed with rc: the spans have no drafts any more. True: the step may
- * pass without them, because a draft can have led to values that are not finite. */
-bool spw_batch_drop_drafts(struct spw_batch *b, uint32_t n, int rc);
+/* The step of n spans has failed: the spans have no drafts any more. */
+void spw_batch_drop_drafts(struct spw_batch *b, uint32_t n);
 /* The step is over for x: its session gives the drafts back that were not taken. */
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
 /* A step of n spans has taken so many seconds; prefill: it had prompts. */

@@ -393,10 +393,8 @@ static int step_requests(struct spw_batch *b, enum which which, struct spw_error
     if (!prefill)
         spw_batch_add_drafts(b, n);
     int rc = n ? spw_batch_compute(b, n, prefill, err) : 0;
-    if (rc && spw_batch_drop_drafts(b, n, rc)) {
-        spw_error_clear(err);
-        rc = spw_batch_compute(b, n, prefill, err);
-    }
+    if (rc)
+        spw_batch_drop_drafts(b, n);
     for (uint32_t i = 0; i < n && !rc; i++)
         b->stepping[i]->has_row =
             spw_batch_has_passed(&b->spans[i]) && !ends_without_token(b, b->stepping[i]);

@@ -99,7 +99,9 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
     const struct spw_span *span = &d->spans[index];
     if (spw_tensors_damaged(d->engine->model.tensors))
         return -EIO;
-    if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
+    /* one NaN in the last layer makes all NaN; a row after a draft may have its NaN from there */
+    if (span->session->n_attached && isnan(logits[0]) &&
+        span->n_tokens - 1 - position >= span->session->n_drafts)
         return -EDOM;
     float *place = place_of(d->engine, span, position);
     if (place)
