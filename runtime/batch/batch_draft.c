@@ -307,10 +307,13 @@ int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)
     return spw_session_settle(x->session, x->session->n_tokens - n_left, logits);
 }
 
-void spw_batch_note_costs(struct spw_batch *b, uint32_t n, bool prefill, double seconds)
+void spw_batch_note_costs(struct spw_batch *b, uint32_t n, uint64_t n_prompt, double seconds)
 {
-    if (prefill)
-        b->costs.spent += seconds;
-    else
+    const bool has_experts = spw_engine_config(b->engine)->experts.n; /* each row has its own */
+    if (!n_prompt) {
         spw_draft_costs_note(&b->costs, n, b->rows_beside, seconds);
+        return;
+    }
+    b->costs.spent += seconds;
+    b->costs.row_seconds = has_experts ? 0 : seconds / (double)n_prompt;
 }

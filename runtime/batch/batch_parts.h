@@ -273,8 +273,8 @@ bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
 void spw_batch_drop_drafts(struct spw_batch *b, uint32_t n);
 /* The step is over for x: its session gives the drafts back that were not taken. */
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
-/* A step of n spans has taken so many seconds; prefill: it had prompts. */
-void spw_batch_note_costs(struct spw_batch *b, uint32_t n, bool prefill, double seconds);
+/* A step of n spans has taken so many seconds, and computed so many tokens of prompts. */
+void spw_batch_note_costs(struct spw_batch *b, uint32_t n, uint64_t n_prompt, double seconds);
 
 /* What the open sessions of the batch take. */
 struct spw_batch_room {

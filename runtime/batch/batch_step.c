@@ -372,7 +372,8 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
     b->times.n_asides += rc == -EAGAIN;
     b->times.n_chunks += prefill ? spw_sub_u64(count_chunks(b), chunks) : 0;
-    b->times.n_prompt_tokens += prefill ? spw_sub_u64(count_held(b, n), before) : 0;
+    const uint64_t n_prompt = prefill ? spw_sub_u64(count_held(b, n), before) : 0;
+    b->times.n_prompt_tokens += n_prompt;
     if (!rc && b->most_tokens)
         publish_some(b, n);
     for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED || rc == -EAGAIN); i++)
@@ -380,8 +381,8 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
     count_failures(b, n, rc);
-    if (!rc)
-        spw_batch_note_costs(b, n, prefill, spw_now_seconds() - start);
+    if (!rc && (n_prompt || !prefill))
+        spw_batch_note_costs(b, n, n_prompt, spw_now_seconds() - start);
     return rc;
 }
 

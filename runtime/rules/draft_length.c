@@ -8,6 +8,7 @@ static const double weight = 0.25;   /* of a new measurement */
 static const double forgets = 0.995; /* what a step without drafts leaves of what they cost more */
 static const double least_gain = 1.02;
 static const double most_lost = 0.008; /* of the time */
+static const double reserve = 8;       /* steps that were saved, and may be lost again */
 static const double learns = 0.1;      /* of the distance to what was seen */
 
 /* A step that the machine has held up says little. */
@@ -28,10 +29,11 @@ static uint32_t measured(const struct spw_draft_costs *c, uint32_t n, double *ti
 }
 
 /* Between two numbers that were measured on the line between them; above all of them on the line
- * from 0 on. */
+ * from 0 on, but no less than so many rows of a prompt. */
 static double cost(const struct spw_draft_costs *c, uint32_t n_beside)
 {
     const uint32_t n = spw_min_u32(n_beside, SPW_DRAFT_ROWS);
+    const double least = c->seconds > 0 ? 1 + n * c->row_seconds / c->seconds : 1;
     double low, high;
     const uint32_t before = measured(c, n, &low);
     uint32_t after = n;
@@ -40,7 +42,7 @@ static double cost(const struct spw_draft_costs *c, uint32_t n_beside)
     if (before == n)
         return low;
     if (!(c->times[after] > 0))
-        return before ? 1 + (low - 1) * n / before : 1;
+        return fmax(before ? 1 + (low - 1) * n / before : 1, least);
     high = fmax(c->times[after], 1);
     return low + (high - low) * (n - before) / (after - before);
 }
@@ -57,10 +59,13 @@ void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32
     const uint32_t n = spw_min_u32(n_beside, SPW_DRAFT_ROWS);
     c->spent += seconds;
     if (n_sessions != c->n_sessions)
-        c->seconds = 0;
+        c->seconds = c->n_plain = 0;
     c->n_sessions = n_sessions;
-    if (!n || (c->seconds > 0 && seconds < c->seconds)) /* more rows never take less time */
+    c->n_plain += !n;
+    if (!n && c->n_plain != 2)
         c->seconds = mix(c->seconds, seconds, weight);
+    else if (c->seconds > seconds) /* more rows never take less time */
+        c->seconds = seconds;
     if (n && c->seconds > 0) { /* and a row takes no longer than a step */
         const double new = mix(c->times[n], seconds / c->seconds, fmax(weight, 1 - stays(c)));
         c->times[n] = fmin(new, 1 + n);
@@ -73,7 +78,7 @@ void spw_draft_costs_note_stayed(struct spw_draft_costs *c, uint32_t n)
 {
     if (c->n_sessions)
         c->lost -= n * c->seconds / c->n_sessions;
-    c->lost = fmax(c->lost, -most_lost * c->spent); /* what was saved long ago is no reserve */
+    c->lost = fmax(c->lost, -fmax(most_lost * c->spent, reserve * c->seconds));
 }
 
 void spw_draft_costs_note_model(struct spw_draft_costs *c, uint32_t n, double seconds)
@@ -127,10 +132,18 @@ static uint32_t most_rows(const struct spw_draft_costs *c)
     return 2 * measured(c, SPW_DRAFT_ROWS, &times) + 1;
 }
 
+/* What a row may cost before any was measured: few rows are slower than the many of a prompt, but a
+ * row takes no longer than a step. */
+static double first_cost(const struct spw_draft_costs *c)
+{
+    enum { SLOWER = 3 };
+    return c->row_seconds > 0 ? fmin(SLOWER * c->row_seconds / c->seconds, 1) : 1;
+}
+
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
                           double p, double each, uint32_t most)
 {
-    if (c->n_sessions != before->n_sessions || !(c->seconds > 0))
+    if (c->n_sessions != before->n_sessions || c->n_plain < 2)
         return 0;
     const double now = cost(c, before->n_beside) + before->seconds / c->seconds;
     const double bearable = (most_lost * c->spent - c->lost) / c->seconds; /* steps */
@@ -140,7 +153,7 @@ uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draf
     for (uint32_t k = 1; k <= spw_min_u32(most, rows); k++) {
         const double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
         const double by_model = k * each / c->seconds;
-        if (more + by_model > bearable || (most_rows(c) == 1 && bearable < 1))
+        if (more + by_model > bearable || (most_rows(c) == 1 && bearable < first_cost(c)))
             break;
         next *= p;
         tokens += next;

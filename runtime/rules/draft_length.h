@@ -24,6 +24,8 @@ enum { SPW_DRAFT_BY_MODEL = 1000 };
 struct spw_draft_costs {
     uint32_t n_sessions;  /* of the latest step */
     double seconds;       /* of a step of so many sessions without such rows; 0: not measured */
+    uint32_t n_plain;     /* such steps; the first one is often slow, so two are waited for */
+    double row_seconds;   /* of a row of a prompt; 0: not measured, or it says little of a step */
     double model_seconds; /* in which the draft model proposes a token; 0: not measured */
     double read_seconds;  /* in which it reads a token of a text; 0: not measured */
     double times[SPW_DRAFT_ROWS + 1]; /* a step with n such rows takes so many times as long; 0:

@@ -27,6 +27,7 @@ static bool knows;                     /* as if AUTO had measured that drafts co
 static void be_free(struct spw_batch *b)
 {
     b->costs.seconds = 1e9;
+    b->costs.n_plain = 2;
     b->costs.spent = 1e15;
 }
 

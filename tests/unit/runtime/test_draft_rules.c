@@ -61,8 +61,8 @@ static void check_text(uint64_t *seed)
 
 /* ---- the length ---- */
 
-/* On the line between the numbers that were measured, 0 rows among them; above all of them on the
- * line from 0. */
+/* Steps take 0.1 seconds. On the line between the numbers that were measured, 0 rows among them;
+ * above all of them on the line from 0. */
 static double cost_of(const struct spw_draft_costs *c, uint32_t n)
 {
     double at[SPW_DRAFT_ROWS + 1] = {1}, times = 1;
@@ -75,13 +75,14 @@ static double cost_of(const struct spw_draft_costs *c, uint32_t n)
             at[k] = at[last] + (times - at[last]) * (k - last) / (i - last);
         last = i;
     }
-    return n <= last ? at[n] : last ? 1 + (times - 1) * n / last : 1;
+    return n <= last ? at[n]
+                     : fmax(last ? 1 + (times - 1) * n / last : 1, 1 + n * c->row_seconds / 0.1);
 }
 
 /* The best of all lengths that may be tried, against a search of them. */
 static void check_length(uint64_t *seed)
 {
-    struct spw_draft_costs c = {.n_sessions = 2, .seconds = 0.1};
+    struct spw_draft_costs c = {.n_sessions = 2, .seconds = 0.1, .n_plain = 2};
     const double each = (double)check_range(seed, 0, 20) / 1000; /* of a step of 0.1 */
     const struct spw_draft_step s = {2, (uint32_t)check_range(seed, 0, 8), 1.5, 0.02};
     const double p = (double)check_range(seed, 0, 100) / 100;
@@ -93,11 +94,13 @@ static void check_length(uint64_t *seed)
     }
     c.spent = (double)check_range(seed, 0, 40);
     const double now = cost_of(&c, s.n_beside) + 0.2, bearable = c.spent * 0.008 / 0.1;
+    c.row_seconds = check_random(seed) % 2 ? 0 : (double)check_range(seed, 1, 50) / 1000;
+    const double first = c.row_seconds > 0 ? fmin(3 * c.row_seconds / 0.1, 1) : 1;
     double tokens = s.n_tokens + 1, best = 0, rates[SPW_DRAFT_MOST + 1] = {1.02 * tokens / now};
     best = rates[0];
     for (uint32_t k = 1; k <= most; k++) {
         const double times = cost_of(&c, s.n_beside + k) + 0.2 + k * each / 0.1;
-        if (s.n_beside + k > 2 * last + 1 || times - now > bearable || (!last && bearable < 1))
+        if (s.n_beside + k > 2 * last + 1 || times - now > bearable || (!last && bearable < first))
             break;
         tokens += pow(p, k);
         rates[k] = tokens / times;
@@ -105,7 +108,7 @@ static void check_length(uint64_t *seed)
     }
     const uint32_t got = spw_draft_length(&c, &s, p, each, most);
     CHECK(got <= most && rates[got] >= best * (1 - 1e-12)); /* rounding decides between equals */
-    c.seconds = 0;
+    c.n_plain = 1;
     CHECK(!spw_draft_length(&c, &s, p, each, most));
 }
 
@@ -115,7 +118,10 @@ static void test_costs(void)
     const struct spw_draft_step alone = {.n_sessions = 1};
     spw_draft_costs_note(&c, 1, 3, 1.0); /* without a step to compare with */
     CHECK(!(c.times[3] > 0) && !spw_draft_length(&c, &alone, 0.9, 0, 4));
+    spw_draft_costs_note(&c, 1, 0, 3.0); /* the first step is slow */
+    CHECK(!spw_draft_length(&c, &alone, 0.9, 0, 4));
     spw_draft_costs_note(&c, 1, 0, 1.0);
+    CHECK(fabs(c.seconds - 1) < 1e-9);
     CHECK(spw_draft_length(&c, &alone, 0.9, 0, 4) == 1); /* then 3, ... */
     spw_draft_costs_note(&c, 1, 1, 1.0);
     CHECK(spw_draft_length(&c, &alone, 0.9, 0, 4) == 3);
@@ -163,6 +169,7 @@ static double play(const struct run *r, uint64_t *seed)
         struct spw_draft_odds odds = all;
         uint32_t stayed;
         c.spent += clock_of(r, r->prompt, seed);
+        c.row_seconds = r->each / 2; /* rows of a prompt are cheaper */
         total += r->prompt;
         for (uint32_t at = 1; at < r->n_tokens; at += 1 + stayed) {
             const struct spw_draft_step s = {.n_sessions = 1};
