@@ -237,8 +237,10 @@ static void submit_search(struct walk *w, struct batch *x)
     const uint64_t room = n_prompt + n_beams * (uint64_t)(2 * SPW_TILE_TOKENS);
     if (n_open(w) + n_beams > w->o.sessions || !has_room_for(w, room))
         return;
-    *a = (struct answer){
-        .n_prompt = n_prompt, .ids = calloc(w->s->n_tokens, sizeof *a->ids), .n_beams = n_beams};
+    *a = (struct answer){.n_prompt = n_prompt,
+                         .n = n_prompt,
+                         .ids = calloc(w->s->n_tokens, sizeof *a->ids),
+                         .n_beams = n_beams};
     memcpy(a->ids, w->s->ids[draw_one(w, 2)], w->s->n_tokens * sizeof *a->ids);
     x->search = (struct spw_beam_search){.n_beams = n_beams,
                                          .n_groups = draw_one(w, 2) ? n_beams : 1,
