@@ -119,7 +119,7 @@ static inline double each_ulp(double x, enum spw_dtype t)
 static inline void *each_finite(uint64_t *rng, enum spw_dtype t, size_t *n)
 {
     const size_t most = t == SPW_DTYPE_BF16 ? 1 << 16 : 1000000;
-    char *p = malloc(most * spw_dtype_bytes(t));
+    char *p = (char *)malloc(most * spw_dtype_bytes(t)); /* this header is C++, too */
     *n = 0;
     for (size_t i = 0; i < most; i++) {
         const uint32_t bits = t == SPW_DTYPE_BF16 ? (uint32_t)i << 16 : (uint32_t)check_random(rng);
