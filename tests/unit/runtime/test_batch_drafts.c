@@ -250,6 +250,31 @@ static void test_model(uint64_t *seed)
     }
 }
 
+/* A model of another family, and a folder without the layer. */
+static void test_no_mtp(void)
+{
+    struct spw_engine *e = NULL;
+    struct spw_error err = {0};
+    const struct spw_options o = {
+        .backend = SPW_BACKEND_CPU, .context = 400, .drafts = SPW_DRAFTS_MTP};
+    CHECK(spw_engine_open(&e, MODEL, &o, &err) == -EINVAL && strstr(err.text, "MTP"));
+    CHECK(spw_engine_open(&e, "tests/golden/glm4_moe_plain", &o, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "MTP") && strstr(err.text, "glm4_moe_plain"), "%s", err.text);
+}
+
+/* The plan of a model whose MTP layer is not asked for is that of one without. */
+static void test_mtp_costs(void)
+{
+    struct spw_error err = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .context = 400};
+    struct spw_plan_info off, on;
+    CHECK(!spw_plan_query(&off, mtp_folders[0], &o, &err));
+    o.drafts = SPW_DRAFTS_MTP;
+    CHECK_MSG(!spw_plan_query(&on, mtp_folders[0], &o, &err), "%s", err.text);
+    CHECK(off.n_layers == 2 && on.n_layers == 3 && on.weights_bytes > off.weights_bytes);
+    CHECK(on.kv_bytes_per_token * 2 == off.kv_bytes_per_token * 3);
+}
+
 /* The draft model has no room, or is not there. */
 static void test_refused_model(void)
 {
@@ -394,6 +419,8 @@ int main(int argc, char **argv)
     test_taken_back();
     test_model(&seed);
     test_refused_model();
+    test_no_mtp();
+    test_mtp_costs();
     spw_grammar_close(grammar);
     spw_tokenizer_close(t);
     return check_done();
