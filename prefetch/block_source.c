@@ -27,28 +27,33 @@ void spw_block_source_free(struct spw_block_source *w)
 }
 
 int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, uint8_t *to,
-                   spw_stream link)
+                   const uint8_t *bounce, spw_stream link)
 {
     const struct spw_lane *lane = w->ring.lane;
-    for (uint32_t i = 0; i < u->n_pieces; i++)
-        SPW_TRY(spw_lane_copy(lane, to + u->pieces[i].offset, u->pieces[i].from, u->pieces[i].bytes,
+    for (uint32_t i = 0; i < u->n_pieces; i++) {
+        const struct spw_piece *p = &u->pieces[i];
+        SPW_TRY(spw_lane_copy(lane, to + p->offset,
+                              bounce ? bounce + u->bounce_offsets[i] : p->from, p->bytes,
                               SPW_LINK_HOST_TO_DEVICE, link));
+    }
     return u->copied ? spw_lane_host_call(lane, u->copied, u->context, link) : 0;
 }
 
-int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory)
+int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory,
+                           bool on_host)
 {
     struct spw_ring *r = &w->ring;
     const struct spw_block *u = &w->blocks[block];
+    const bool bounces = u->bounce_offsets && !on_host;
     w->slots[r->taken % r->o.n_slots] = block;
-    SPW_TRY(spw_ring_take(r, u->bounce_offsets, memory));
+    SPW_TRY(spw_ring_take(r, bounces, memory));
     for (uint32_t i = 0; i < u->n_reads; i++) {
         const struct spw_block_read *d = &u->reads[i];
         spw_ring_add_range(r, d->slot_offset, &d->range);
     }
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct spw_piece *p = &u->pieces[i];
-        if (u->bounce_offsets)
+        if (bounces)
             spw_ring_add_hop(r, p->offset, u->bounce_offsets[i], p->bytes);
         else if (!u->n_reads)
             spw_ring_add_memory(r, p->offset, p->from, p->bytes);

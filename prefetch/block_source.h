@@ -57,11 +57,14 @@ int spw_block_source_init(struct spw_block_source *w, const struct spw_lane *lan
                           uint32_t n_blocks);
 void spw_block_source_free(struct spw_block_source *w);
 
-/* Queues copies of all pieces to their places in the block at `to`. */
+/* Queues copies of all pieces to their places in the block at `to`. bounce: of a block with
+ * bounce_offsets, where its reads have put it; else NULL. */
 int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, uint8_t *to,
-                   spw_stream link);
-/* Issues a slot for the block; a slot must be free. memory: as in spw_ring_take. */
-int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory);
+                   const uint8_t *bounce, spw_stream link);
+/* Issues a slot for the block; a slot must be free. memory: as in spw_ring_take. on_host: it is
+ * memory of the host, which gets what the reads of the block give, as a bounce slot does. */
+int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory,
+                           bool on_host);
 /* Waits for the oldest issued slot: see spw_ring_wait. -EIO: a read has failed; see `failed`. */
 int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot);
 /* The block of slot number n, in [ring.waited, ring.taken). */

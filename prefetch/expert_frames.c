@@ -138,22 +138,56 @@ static uint32_t choose(struct spw_expert_frames *f)
     return best;
 }
 
-void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n)
+static void end_use(struct spw_expert_frames *f)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        if (!v[i].missed)
-            continue;
-        const uint32_t frame = choose(f), old = f->experts[frame];
-        if (old != SPW_NO_EXPERT)
-            f->frames[old] = SPW_NO_FRAME;
-        f->experts[frame] = v[i].expert;
-        f->frames[v[i].expert] = frame;
-        v[i].frame = frame;
-    }
     for (; f->n_in_use; f->n_in_use--) {
         const uint32_t frame = f->heap[f->n_frames - f->n_in_use];
         sift_up(f, f->n_heap++, frame);
     }
+}
+
+/* Whether a frame is empty, or `margin` times the value of its expert is less than this one's. */
+static bool is_worth_a_frame(const struct spw_expert_frames *f, uint32_t expert, double margin)
+{
+    if (f->n_heap + f->n_in_use < f->n_frames)
+        return true;
+    return f->n_heap && margin * f->values[f->experts[f->heap[0]]] < f->values[expert];
+}
+
+static void give_frame(struct spw_expert_frames *f, struct spw_expert_visit *v)
+{
+    const uint32_t frame = choose(f), old = f->experts[frame];
+    if (old != SPW_NO_EXPERT)
+        f->frames[old] = SPW_NO_FRAME;
+    f->experts[frame] = v->expert;
+    f->frames[v->expert] = frame;
+    v->frame = frame;
+}
+
+/* Of those without a frame, the one that is worth the most; NULL: there is none. */
+static struct spw_expert_visit *best_missed(const struct spw_expert_frames *f,
+                                            struct spw_expert_visit *v, uint32_t n)
+{
+    struct spw_expert_visit *best = NULL;
+    for (uint32_t i = 0; i < n; i++)
+        if (v[i].frame == SPW_NO_FRAME &&
+            (!best || f->values[v[i].expert] > f->values[best->expert]))
+            best = &v[i];
+    return best;
+}
+
+void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n,
+                            double margin)
+{
+    if (margin > 0)
+        end_use(f);
+    for (uint32_t i = 0; i < n && margin <= 0; i++)
+        if (v[i].missed)
+            give_frame(f, &v[i]);
+    for (struct spw_expert_visit *best;
+         margin > 0 && (best = best_missed(f, v, n)) && is_worth_a_frame(f, best->expert, margin);)
+        give_frame(f, best);
+    end_use(f);
 }
 
 /* ---- all experts ---- */

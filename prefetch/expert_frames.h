@@ -44,16 +44,20 @@ void spw_expert_frames_set(struct spw_expert_frames *f, uint32_t expert, double 
 /* An expert of a visit. */
 struct spw_expert_visit {
     uint32_t expert, n_rows; /* given: the rows that chose it */
-    uint32_t frame;          /* where it lies, or will lie */
+    uint32_t frame;          /* where it lies, or will lie; SPW_NO_FRAME: it gets none */
     bool missed;
 };
 
 /* A visit of n different experts has two halves. find: says which lie in frames; these frames are
  * in use until the second half. fill: gives frames to the others, by the values that experts have
  * then. A missed expert takes the frame of an expert of the same visit only if all frames have such
- * experts: first of one that was not missed, or was missed before. */
+ * experts: first of one that was not missed, or was missed before. margin 0: each missed expert
+ * gets a frame. Else no frame is in use any more in the second half, and missed experts, those that
+ * are worth the most first, get frames that are empty, or that have an expert of which `margin`
+ * times the value is less. */
 void spw_expert_frames_find(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
-void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
+void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n,
+                            double margin);
 
 /* Makes a list of n experts, which the caller frees: the largest value first; of equal values, the
  * lower number. -ENOMEM. */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MEMORY = 256, MOST_FIRST = 32, PRIOR = 4 };
+enum { MEMORY = 256, MOST_FIRST = 32, PRIOR = 4, HOST_MARGIN = 3 };
 
 static uint32_t n_experts(const struct spw_expert_shape *s)
 {
@@ -155,11 +155,11 @@ static void set_chances(struct spw_expert_residency *r, uint32_t layer)
 }
 
 void spw_expert_residency_visit(struct spw_expert_residency *r, struct spw_expert_visit *v,
-                                uint32_t n)
+                                uint32_t n, bool on_host)
 {
     const uint32_t layer = v->expert / r->shape.n_experts;
     spw_expert_frames_find(&r->in, v, n);
     count(r, layer, v, n);
     set_chances(r, layer);
-    spw_expert_frames_fill(&r->in, v, n);
+    spw_expert_frames_fill(&r->in, v, n, on_host ? HOST_MARGIN : 0);
 }

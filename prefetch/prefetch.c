@@ -66,7 +66,7 @@ static int load_blocks(struct spw_prefetch *p)
         if (u->prepare)
             SPW_TRY(spw_lane_host_call(p->lane, u->prepare, u->context, link));
         if (u->resident)
-            SPW_TRY(spw_block_copy(&p->weights, u, u->resident, link));
+            SPW_TRY(spw_block_copy(&p->weights, u, u->resident, NULL, link));
         SPW_TRY(spw_lane_event_record(p->lane, p->loaded[i], link));
     }
     return 0;
@@ -207,7 +207,7 @@ static int fill_weights(struct spw_prefetch *p)
     uint32_t block;
     while (spw_ring_has_room(&p->weights.ring, false) && next_streamed(p, &p->block_next, &block)) {
         SPW_TRY(wait_loaded(p, block, p->lane->weights_up));
-        SPW_TRY(spw_block_source_issue(&p->weights, block, NULL));
+        SPW_TRY(spw_block_source_issue(&p->weights, block, NULL, false));
     }
     return 0;
 }
@@ -398,10 +398,11 @@ struct spw_block_failure spw_prefetch_failed_read(const struct spw_prefetch *p)
 
 /* ---- experts ---- */
 
-int spw_prefetch_visit_experts(struct spw_prefetch *p, struct spw_expert_visit *v, uint32_t n)
+int spw_prefetch_visit_experts(struct spw_prefetch *p, struct spw_expert_visit *v, uint32_t n,
+                               bool on_host)
 {
-    spw_expert_pool_visit(&p->experts, v, n);
-    for (uint32_t i = 0; i < n; i++)
+    spw_expert_pool_visit(&p->experts, v, n, on_host);
+    for (uint32_t i = 0; i < n && !on_host; i++)
         if (v[i].missed)
             SPW_TRY(wait_loaded(p, p->o.first_expert + v[i].expert, p->lane->weights_up));
     return spw_expert_pool_fill(&p->experts);
@@ -426,6 +427,40 @@ int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *e
 int spw_prefetch_expert_done(struct spw_prefetch *p)
 {
     return spw_expert_pool_done(&p->experts);
+}
+
+uint32_t spw_prefetch_n_host_experts(const struct spw_prefetch *p, bool packed)
+{
+    return packed ? p->experts.n_packed : p->experts.n_host;
+}
+
+/* Before the host reads a block for the first time: it is packed. */
+static int host_waits_loaded(struct spw_prefetch *p, uint32_t block)
+{
+    if (!p->loaded[block])
+        return 0;
+    SPW_TRY(spw_lane_event_sync(p->lane, p->loaded[block]));
+    spw_lane_event_close(p->lane, p->loaded[block]);
+    p->loaded[block] = NULL;
+    return 0;
+}
+
+int spw_prefetch_host_expert(struct spw_prefetch *p, uint32_t layer, uint32_t i,
+                             struct spw_host_expert *out)
+{
+    if (i < p->experts.n_packed) {
+        SPW_TRY(spw_expert_pool_host(&p->experts, i, out));
+        return host_waits_loaded(p, p->o.first_expert + out->expert);
+    }
+    SPW_TRY(stall_begin(p));
+    int rc = spw_expert_pool_host(&p->experts, i, out);
+    stall_end(p, layer);
+    return rc;
+}
+
+int spw_prefetch_host_expert_done(struct spw_prefetch *p, uint32_t i)
+{
+    return spw_expert_pool_host_done(&p->experts, i);
 }
 
 void spw_prefetch_expert_counts(const struct spw_prefetch *p, double *counts)

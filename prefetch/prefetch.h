@@ -74,11 +74,17 @@ const uint8_t *spw_prefetch_resident(const struct spw_prefetch *p, uint32_t bloc
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block);
 /* Experts that move (plan.n_expert_frames): see expert_pool.h. visit gives each its frame, and
  * queues transfers; next waits for the next expert. The wait counts in `layer`. */
-int spw_prefetch_visit_experts(struct spw_prefetch *p, struct spw_expert_visit *v, uint32_t n);
+int spw_prefetch_visit_experts(struct spw_prefetch *p, struct spw_expert_visit *v, uint32_t n,
+                               bool on_host);
 bool spw_prefetch_has_expert(const struct spw_prefetch *p);
 int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *expert,
                              const uint8_t **at);
 int spw_prefetch_expert_done(struct spw_prefetch *p);
+/* Of a visit on_host: the experts that the host multiplies; those that are packed come first. */
+uint32_t spw_prefetch_n_host_experts(const struct spw_prefetch *p, bool packed);
+int spw_prefetch_host_expert(struct spw_prefetch *p, uint32_t layer, uint32_t i,
+                             struct spw_host_expert *out);
+int spw_prefetch_host_expert_done(struct spw_prefetch *p, uint32_t i);
 /* The first read of weights that has failed since the last forget. */
 struct spw_block_failure spw_prefetch_failed_read(const struct spw_prefetch *p);
 /* [experts of all layers], where experts move: spw_expert_residency_counts. */

@@ -41,6 +41,8 @@ struct spw_machine {
     uint32_t threads, cores;         /* cores: those that this process may use, for any `threads` */
     double read_bytes_per_second;    /* the device reads its memory, a CPU with all threads */
     double copy_bytes_per_second;    /* host to device, as a copy of a ring: 64 MiB */
+    double host_bytes_per_second;    /* beside a GPU: the processor multiplies quantized weights in
+                                        host memory, one row; where the CPU computes: 0 */
     /* Multiplications and additions a second in products of the device's kernels with one row,
      * whose weights come from memory, and with many rows. */
     double few_flops[SPW_PRODUCTS], many_flops[SPW_PRODUCTS];

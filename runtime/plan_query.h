@@ -51,6 +51,9 @@ struct spw_plan_info {
     /* Experts of all layers; those that the device has room for; and those that come from the
      * files, not from the host, when they are needed there. */
     uint32_t n_experts, n_experts_resident, n_experts_from_disk;
+    /* Steps of so many rows, at most, have the CPU multiply the experts that lie in host memory or
+     * come from the files; 0: these go to the device in every step. */
+    uint32_t host_rows;
     /* Bytes of experts that a token is expected to miss, after the first tokens: from the files,
      * and from the host. They follow from options.expert_counts; without counts, all experts are
      * taken to be chosen equally often, and a real run misses fewer. No other number has these

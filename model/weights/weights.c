@@ -534,6 +534,17 @@ void spw_weights_operands(const struct spw_weights *w, uint32_t b, const uint8_t
         out->of[w->matrices[i].role] = operand(w, i, at);
 }
 
+void spw_weights_operands_as_read(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                                  const uint64_t *lands, struct spw_layer_weights *out)
+{
+    const struct spw_weight_block *block = &w->blocks[b];
+    *out = (struct spw_layer_weights){0};
+    for (uint32_t i = 0; i < block->n; i++) {
+        const struct spw_matrix *m = &w->matrices[block->first + i];
+        out->of[m->role] = (struct spw_operand){at + lands[i], m->type, m->n, m->k};
+    }
+}
+
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at)
 {
     return operand(w, w->blocks[b].first, at);

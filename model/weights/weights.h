@@ -229,6 +229,9 @@ void spw_weights_release(const struct spw_weights *w, uint32_t b);
  * (packed, or as spw_weights_place_as_in_file says); NULL: in the mapped file. */
 void spw_weights_operands(const struct spw_weights *w, uint32_t b, const uint8_t *at,
                           struct spw_layer_weights *out);
+/* The same of a block whose matrices lie at `at` as spw_weights_ranges puts them. */
+void spw_weights_operands_as_read(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                                  const uint64_t *lands, struct spw_layer_weights *out);
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at);
 /* Computes the rope tables for a sequence of this length, in w->rope. Call prepare before. */
 int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err);

@@ -31,7 +31,8 @@ enum { SPW_RANGES = 512 };
 
 struct spw_device_options {
     uint64_t device_bytes, host_bytes; /* budgets; UINT64_MAX: none */
-    int threads;         /* CPU: number of workers of a kernel; 0: see offload/device/placement.h */
+    int threads;        /* CPU: number of workers of a kernel; 0: see offload/device/placement.h */
+    bool beside_device; /* CPU: another device computes, too: of three cores or more, one is left */
     unsigned io_threads; /* threads that will read and write files; 0: none */
     /* The folder of these files, so that I/O threads can run near its drive; may be NULL. */
     const char *io_path;

@@ -469,7 +469,8 @@ enum { TRANSFER_THREADS = 4 };
 static int choose_places(struct spw_device *d, const struct spw_device_options *o)
 {
     struct spw_placement_request q = {.compute = o->threads,
-                                      .transfer = TRANSFER_THREADS,
+                                      .transfer = o->beside_device ? 0 : TRANSFER_THREADS,
+                                      .beside_device = o->beside_device,
                                       .io = o->io_threads,
                                       .quota = spw_topology_quota()};
     unsigned usable = spw_topology_usable_threads();

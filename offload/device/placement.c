@@ -1,10 +1,10 @@
 /* Which threads run on which cores: see placement.h.
  *
  * The number of compute threads, if the caller does not give it: all fast cores. One core less
- * if files are read beside the computation: the I/O thread sums every byte that it reads, which
- * takes a core at the speed of a drive, and a kernel ends with its slowest worker. No more than
- * the control group grants time for: a group that has used up its time is stopped on all cores
- * for the rest of each tenth of a second.
+ * if files are read beside the computation, or copies of a GPU are queued: the I/O thread sums
+ * every byte that it reads, which takes a core at the speed of a drive, and a kernel ends with its
+ * slowest worker. No more than the control group grants time for: a group that has used up its time
+ * is stopped on all cores for the rest of each tenth of a second.
  *
  * Which threads are bound: workers, if they are at least as many as chosen here. With fewer
  * workers, several processes would bind to the same first cores. Beside bound workers, copies
@@ -16,6 +16,8 @@
 
 #include "offload/device/topology.h"
 
+#include <limits.h>
+
 enum {
     FEW_CORES = 4,
     /* A processor with fewer fast cores than this computes on all cores. */
@@ -23,6 +25,8 @@ enum {
     /* From this number on, one core less makes computation at most an eighth slower, and less if
      * memory is the limit. */
     SPARING_CORES = 8,
+    /* The same where a GPU waits for its copies and for files meanwhile. */
+    BESIDE_CORES = 3,
     /* Cores that copies share with workers: usually one copy to the device and one from it run
      * together. */
     SHARED_CORES = 2,
@@ -139,7 +143,7 @@ static void place_unbound(struct spw_placement *p, const struct spw_placement_re
 static void decide(struct spw_placement *p, const struct spw_placement_request *q, unsigned n_fast)
 {
     unsigned n = spw_topology_cores(p->topology), chosen = n_fast;
-    if (q->io && n_fast == n && n >= SPARING_CORES)
+    if (n_fast == n && n >= (q->beside_device ? BESIDE_CORES : q->io ? SPARING_CORES : UINT_MAX))
         chosen = n - 1;
     unsigned threads = q->compute < 0 ? 0 : (unsigned)q->compute;
     if (q->compute == 0)

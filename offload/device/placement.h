@@ -26,7 +26,8 @@ enum spw_role { SPW_ROLE_COMPUTE, SPW_ROLE_TRANSFER, SPW_ROLE_IO, SPW_ROLE_COUNT
 struct spw_placement_request {
     int compute;           /* threads; 0: choose; negative: none */
     unsigned transfer, io; /* number of threads; 0: none */
-    unsigned quota;        /* processors whose time we may use; 0: all */
+    bool beside_device; /* another device computes, too, and needs a core for its copies and I/O */
+    unsigned quota;     /* processors whose time we may use; 0: all */
     /* The NUMA node of the device or drive that transfers and files use; unset: no preference. */
     bool has_node;
     unsigned node;

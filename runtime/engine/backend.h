@@ -23,6 +23,9 @@ struct spw_backend {
     /* Kernels read host memory as fast as device memory: resident weights are used in the mapped
      * file. Otherwise they are copied, and streamed weights wait in the host arena. */
     bool reads_host_memory;
+    /* The CPU may multiply quantized weights in host memory beside this backend: it gives the same
+     * bits, and reads that memory sooner. */
+    bool host_lane;
     /* Writes rows of embeddings, and of the numbers that layers get beside them, to host memory:
      * spw_weights_embed, or nothing. */
     void (*embed)(const struct spw_weights *w, const int32_t *tokens, size_t n,

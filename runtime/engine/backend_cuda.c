@@ -57,6 +57,7 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
         .embed = spw_weights_embed,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
         .reads_per_link_byte = READS_PER_LINK_BYTE,
+        .host_lane = true,
     };
     snprintf(out->name, sizeof out->name, "cuda:%u %s", index, gpu);
     return spw_backend_check(out, err);

@@ -209,6 +209,7 @@ static int begin(struct spw_engine *e, const char *model_dir, const struct spw_o
     SPW_TRY(choose_device(e, o, spw_engine_limit(o->device_bytes), spw_engine_limit(o->host_bytes),
                           err));
     SPW_TRY(spw_model_open(&e->model, model_dir, o, err));
+    SPW_TRY(spw_engine_open_host_lane(e, o, err));
     SPW_TRY(begin_counts(e, o->expert_counts, err));
     if (e->model.cache.tell_files)
         spw_engine_add_note(e, "%s", e->model.cache.files_why);
@@ -359,6 +360,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->aside.sessions);
     if (e->lane.device)
         e->lane.ops->close(e->lane.device);
+    spw_engine_close_host_lane(e);
     spw_model_close(&e->model);
     spw_free(e->expert_counts);
     spw_free(e->own.disk_dir);
@@ -451,6 +453,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
                             e->past.written_bytes + io.written_bytes + e->files.written_bytes,
                         [SPW_MOVED_DISK_TO_HOST] =
                             e->past.read_bytes + io.read_bytes + e->files.read_bytes},
+        .host_multiplied_bytes =
+            e->past.host_multiplied_bytes + (e->executor ? e->executor->host_multiplied_bytes : 0),
         .card_bytes = u.card_bytes,
         .unhidden_wait_seconds = waited(e, SPW_RANGES),
         .n_fallbacks = e->events.n_fallbacks,

@@ -166,11 +166,18 @@ struct spw_event_queue {
     uint64_t n_fallbacks, n_lost_tiles; /* events of these kinds, read or not */
 };
 
+/* engine_host_lane.c; no device: there is no second lane. */
+struct spw_engine_host_lane {
+    struct spw_backend backend; /* the CPU */
+    struct spw_lane lane;       /* owned: its device and its stream "compute" */
+};
+
 /* What was counted under earlier plans. */
 struct spw_past_counts {
     double stalled[SPW_RANGES + 1];
     uint64_t read_bytes, written_bytes; /* by the engine's I/O */
-    uint64_t disk_writes;               /* of them, those that count against the write limit */
+    uint64_t host_multiplied_bytes;
+    uint64_t disk_writes; /* of them, those that count against the write limit */
 };
 
 /* Bytes of saved sessions and of prefixes. */
@@ -235,6 +242,7 @@ struct spw_engine {
     struct spw_engine *drafter;
     struct spw_options drafter_options;
     struct spw_lane lane;
+    struct spw_engine_host_lane host;
     struct spw_engine_texts texts;
     /* engine_memory.c, engine_disk.c: what the plan determines. */
     struct spw_io *io; /* NULL: nothing comes from disk */
@@ -365,6 +373,13 @@ static inline bool spw_drafts_are_optional(const struct spw_options *o)
 {
     return o->drafts == SPW_DRAFTS_AUTO || o->drafts == SPW_DRAFTS_MODEL;
 }
+/* engine_host_lane.c: opens it where the options, the backend and the model allow it; what the plan
+ * must know of it. */
+int spw_engine_open_host_lane(struct spw_engine *e, const struct spw_options *o,
+                              struct spw_error *err);
+void spw_engine_close_host_lane(struct spw_engine *e);
+void spw_engine_plan_host_lane(struct spw_plan_input *in, const struct spw_engine *e,
+                               const struct spw_options *o);
 /* engine_drafter.c, for options.draft_model. Chooses the options of its engine, within the budgets
  * of `in`, which are those of both engines; then takes its memory off these budgets. */
 int spw_engine_plan_drafter(struct spw_engine *e, struct spw_plan_input *in,

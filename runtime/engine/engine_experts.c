@@ -52,6 +52,18 @@ int spw_expert_counts_write(struct spw_engine *e, const char *profile, struct sp
 
 /* ---- what a trace costs ---- */
 
+struct planned {
+    const struct spw_plan *plan;
+    const struct spw_weights *weights;
+};
+
+static void add_moved(const void *context, const struct spw_expert_visit *v, uint64_t rows,
+                      uint64_t moved[SPW_MOVED_COUNT])
+{
+    const struct planned *p = context;
+    spw_plan_add_missed(p->plan, p->weights, v, rows, moved);
+}
+
 static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
                        const struct spw_weights *w, const struct spw_expert_trace *t,
                        struct spw_error *err)
@@ -64,13 +76,17 @@ static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
                         "%u of %u, and %u",
                         t->shape.n_layers, t->shape.n_experts, t->shape.n_kept,
                         spw_expert_layers(c), c->experts.n, c->experts.n_kept);
-    struct spw_expert_cost *costs = spw_alloc_zero(w->n_expert_blocks, sizeof *costs);
-    for (uint32_t e = 0; costs && e < w->n_expert_blocks; e++) {
-        costs[e].bytes = w->blocks[w->n_blocks + e].bytes;
-        spw_plan_add_missed(p, w, e, costs[e].moved);
-    }
-    int rc = costs ? spw_expert_replay(out, t, p->n_expert_frames, costs) : -ENOMEM;
-    spw_free(costs);
+    uint64_t *bytes = spw_alloc_zero(w->n_expert_blocks, sizeof *bytes);
+    for (uint32_t e = 0; bytes && e < w->n_expert_blocks; e++)
+        bytes[e] = w->blocks[w->n_blocks + e].bytes;
+    const struct planned planned = {p, w};
+    const struct spw_expert_costs costs = {.n_frames = p->n_expert_frames,
+                                           .host_rows = p->host_rows,
+                                           .bytes = bytes,
+                                           .add_moved = add_moved,
+                                           .context = &planned};
+    int rc = bytes ? spw_expert_replay(out, t, &costs) : -ENOMEM;
+    spw_free(bytes);
     return rc ? spw_fail(err, rc, "out of memory for the trace") : 0;
 }
 

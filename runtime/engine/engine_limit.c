@@ -74,9 +74,11 @@ uint64_t spw_engine_beside_bytes(const struct spw_engine *e, const struct spw_op
     uint64_t sessions = o->sessions ? o->sessions : 1;
     if (o->full_sessions)
         sessions = spw_min_u64(sessions, o->full_sessions);
-    return BESIDE_BYTES + e->lane.ops->workers(e->lane.device) * (uint64_t)BESIDE_THREAD +
-           BESIDE_TOKEN * context * sessions + BESIDE_WORD * (uint64_t)c->vocab +
-           arena_bytes / BESIDE_SHARE;
+    const struct spw_lane *host = &e->host.lane;
+    const uint64_t threads = e->lane.ops->workers(e->lane.device) +
+                             (host->device ? host->ops->workers(host->device) : 0);
+    return BESIDE_BYTES + threads * BESIDE_THREAD + BESIDE_TOKEN * context * sessions +
+           BESIDE_WORD * (uint64_t)c->vocab + arena_bytes / BESIDE_SHARE;
 }
 
 uint64_t spw_engine_system_bytes(const struct spw_engine *e, const struct spw_options *o)

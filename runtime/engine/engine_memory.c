@@ -190,6 +190,7 @@ static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
         .counts = e->expert_counts,
         .tables = e->lane.host_arena + p->host.expert_tables,
         .bounce_arena = p->n_expert_bounce ? e->lane.host_arena + p->host.expert_bounce : NULL,
+        .on_host = p->host_rows > 0,
     };
 }
 
@@ -232,6 +233,8 @@ static int open_executor(struct spw_engine *e)
         .plan = &e->plan,
         .weights = e->model.weights,
         .prefetch = e->prefetch,
+        .host_lane = e->host.lane.device && e->plan.host_rows ? &e->host.lane : NULL,
+        .host_ops = e->host.backend.ops,
         .most_spans = e->plan.info.sessions,
         .on_pass = e->options.on_pass || e->above.prefix ? spw_engine_on_pass : NULL,
         .pass_context = e,
@@ -324,6 +327,7 @@ static void keep_counts(struct spw_engine *e)
     spw_engine_expert_counts(e);
     spw_engine_finish(e);
     e->unpredicted = true; /* the plan ends */
+    e->past.host_multiplied_bytes += e->executor->host_multiplied_bytes;
     for (uint32_t i = 0; i <= SPW_RANGES; i++)
         e->past.stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);
 }

@@ -249,6 +249,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
         .has_snapshots = o->saves || o->prefix_cache_dir,
     };
     size_products(in, e);
+    spw_engine_plan_host_lane(in, e, o);
     SPW_TRY(set_budgets(in, e, o, err));
     in->draft_rows = spw_drafts_are_optional(o) ? 0 : draft_rows(in, o);
     in->snapshot_rows = snapshot_rows(in, o);

@@ -10,7 +10,9 @@
  *   best     less, the later it is used again. Belady's rule: an expert in use cannot leave, all
  *            others may, and the one leaves that is not needed for the longest time. If a visit
  *            uses more experts than there are frames, they pass through the frames, and the last
- *            of them stay: those that are needed first. No other rule misses fewer
+ *            of them stay: those that are needed first. Where the host multiplies what is missed,
+ *            an expert that is needed later than all others takes no frame. Where all visits do the
+ *            one or all do the other, no other rule misses fewer
  *            (test_expert_replay compares with all ways there are) */
 #include "runtime/experts/trace.h"
 
@@ -21,11 +23,11 @@
 
 struct replay {
     const struct spw_expert_trace *t;
-    uint32_t n, n_frames;                /* experts of all layers */
-    const struct spw_expert_cost *costs; /* [n] */
-    struct spw_expert_visit *v;          /* owned, [experts of a layer], as what follows */
-    uint64_t *next;                      /* [n_items]: the visit that uses the expert next */
-    bool *stays;                         /* [n]: STATIC has it */
+    uint32_t n, n_frames; /* experts of all layers */
+    const struct spw_expert_costs *costs;
+    struct spw_expert_visit *v; /* owned, [experts of a layer], as what follows */
+    uint64_t *next;             /* [n_items]: the visit that uses the expert next */
+    bool *stays;                /* [n]: STATIC has it */
 };
 
 /* ---- a visit ---- */
@@ -53,20 +55,27 @@ static uint64_t count_rows(const struct replay *r, uint32_t n)
     return chosen / r->t->shape.n_kept;
 }
 
+/* Whether the host multiplies what the visit misses. */
+static bool is_on_host(const struct replay *r, uint32_t n)
+{
+    return count_rows(r, n) <= r->costs->host_rows;
+}
+
 static void count(const struct replay *r, struct spw_expert_replay *out, enum spw_expert_rule rule,
                   uint32_t n)
 {
-    const bool token = count_rows(r, n) == 1;
+    const uint64_t rows = count_rows(r, n);
+    const bool token = rows == 1;
     for (uint32_t i = 0; i < n; i++) {
         if (!r->v[i].missed)
             continue;
-        const struct spw_expert_cost *cost = &r->costs[r->v[i].expert];
+        const uint64_t bytes = r->costs->bytes[r->v[i].expert];
         out->rules[rule].missed++;
-        out->rules[rule].missed_bytes += cost->bytes;
+        out->rules[rule].missed_bytes += bytes;
         out->rules[rule].token_missed += token;
-        out->rules[rule].token_missed_bytes += token ? cost->bytes : 0;
-        for (int k = 0; k < SPW_MOVED_COUNT && rule == SPW_EXPERTS_OURS; k++)
-            out->moved[k] += cost->moved[k];
+        out->rules[rule].token_missed_bytes += token ? bytes : 0;
+        if (rule == SPW_EXPERTS_OURS)
+            r->costs->add_moved(r->costs->context, &r->v[i], rows, out->moved);
     }
 }
 
@@ -78,7 +87,7 @@ static int replay_ours(const struct replay *r, struct spw_expert_replay *out)
     SPW_TRY(spw_expert_residency_init(&x, &r->t->shape, r->n_frames, r->t->counts, NULL));
     for (uint64_t i = 0; i < r->t->n_visits; i++) {
         const uint32_t n = take_visit(r, i);
-        spw_expert_residency_visit(&x, r->v, n);
+        spw_expert_residency_visit(&x, r->v, n, is_on_host(r, n));
         count(r, out, SPW_EXPERTS_OURS, n);
     }
     spw_expert_residency_free(&x);
@@ -164,13 +173,14 @@ static int replay_by_time(const struct replay *r, struct spw_expert_replay *out,
     SPW_TRY(spw_expert_frames_init(&f, r->n, r->n_frames, NULL));
     for (uint64_t i = 0; i < r->t->n_visits; i++) {
         const uint32_t n = take_visit(r, i);
+        const bool may = rule == SPW_EXPERTS_BEST && is_on_host(r, n);
         spw_expert_frames_find(&f, r->v, n);
         for (uint32_t k = 0; k < n; k++)
             f.values[r->v[k].expert] =
                 rule == SPW_EXPERTS_RECENT ? (double)i : -(double)r->next[first_item(r->t, i) + k];
         if (rule == SPW_EXPERTS_BEST) /* the last experts that pass through the frames stay */
             qsort_r(r->v, n, sizeof *r->v, compare_values, f.values);
-        spw_expert_frames_fill(&f, r->v, n);
+        spw_expert_frames_fill(&f, r->v, n, may);
         count(r, out, rule, n);
     }
     spw_expert_frames_free(&f);
@@ -212,9 +222,9 @@ static int replay_all(const struct replay *r, struct spw_expert_replay *out)
 }
 
 int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_trace *t,
-                      uint32_t n_frames, const struct spw_expert_cost *costs)
+                      const struct spw_expert_costs *costs)
 {
-    const uint32_t n = t->shape.n_layers * t->shape.n_experts;
+    const uint32_t n = t->shape.n_layers * t->shape.n_experts, n_frames = costs->n_frames;
     struct replay r = {
         .t = t, .n = n, .n_frames = n_frames ? spw_min_u32(n_frames, n) : n, .costs = costs};
     *out = (struct spw_expert_replay){.n_experts = n, .n_frames = r.n_frames};

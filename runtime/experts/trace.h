@@ -23,14 +23,19 @@ void spw_expert_trace_begin(struct spw_expert_trace_writer *w, const struct spw_
 void spw_expert_trace_add(struct spw_expert_trace_writer *w, const struct spw_expert_visit *v,
                           uint32_t n);
 
-/* What an expert costs when it is missed: its weights, and what moves on each link. */
-struct spw_expert_cost {
-    uint64_t bytes, moved[SPW_MOVED_COUNT];
+/* What a plan makes of the experts of a trace. */
+struct spw_expert_costs {
+    uint32_t n_frames;     /* of the device; 0: all experts lie there, and none is missed */
+    uint32_t host_rows;    /* passes of so many rows have the host multiply what they miss */
+    const uint64_t *bytes; /* [experts of all layers], of weights */
+    /* Adds what a missed expert of a pass with so many rows moves. */
+    void (*add_moved)(const void *context, const struct spw_expert_visit *v, uint64_t rows,
+                      uint64_t moved[SPW_MOVED_COUNT]);
+    const void *context;
 };
 
-/* replay.c: what a trace costs; pure. n_frames: of the device; 0: all experts lie there, and none
- * is missed. costs: [experts of all layers]. -ENOMEM. */
+/* replay.c: what a trace costs; pure. -ENOMEM. */
 int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_trace *t,
-                      uint32_t n_frames, const struct spw_expert_cost *costs);
+                      const struct spw_expert_costs *costs);
 
 #endif

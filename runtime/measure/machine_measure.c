@@ -7,7 +7,10 @@
  * removed from the caches before; a GPU has more weights than its caches hold. Other weights are
  * multiplied just before, as in a step: that wakes the workers of a CPU. Quantized weights are of
  * the type that files have most often. A GPU does each work several times, so that the cost of a
- * launch does not show. */
+ * launch does not show.
+ *
+ * Beside a GPU the processor multiplies quantized weights in host memory (host_experts.h): that is
+ * measured after the GPU, on a device of its own. */
 #include "model/cpu/probe.h"
 #include "quant/codes.h"
 #include "quant/types.h"
@@ -270,6 +273,33 @@ static double speed_of(struct rounds r, bool best)
     return 1 / r.seconds[best ? 0 : TURNS / 2];
 }
 
+/* Bytes a second of weights that the processor multiplies beside a GPU. */
+static int measure_host(struct spw_machine *typical, struct spw_machine *best)
+{
+    struct spw_backend cpu;
+    spw_backend_cpu(&cpu);
+    struct bench b = {.backend = &cpu, .lane.ops = cpu.device_ops};
+    const struct spw_device_options o = {
+        .device_bytes = UINT64_MAX,
+        .host_bytes = UINT64_MAX,
+        .threads = typical->threads == typical->cores ? 0 : (int)typical->threads,
+        .beside_device = true,
+        .context = cpu.context};
+    SPW_TRY(b.lane.ops->open(&b.lane.device, &o, NULL));
+    int rc = take(&b);
+    for (b.turn = 0; b.turn < TURNS && !rc; b.turn++) {
+        rc = fill(&b);
+        if (!rc)
+            rc = time_product(&b, SPW_PRODUCT_INT8, true);
+    }
+    const double bytes = (double)spw_row_bytes(weight_type(SPW_PRODUCT_INT8), K) / (2.0 * K);
+    typical->host_bytes_per_second = speed_of(b.few[SPW_PRODUCT_INT8], false) * bytes;
+    best->host_bytes_per_second = speed_of(b.few[SPW_PRODUCT_INT8], true) * bytes;
+    give(&b);
+    b.lane.ops->close(b.lane.device);
+    return rc;
+}
+
 /* Memory is at least as fast as the product that reads it: of bf16, two operations for two bytes.
  */
 static void take_speeds(struct spw_machine *out, const struct bench *b, bool best)
@@ -300,6 +330,8 @@ int spw_machine_measure(struct spw_machine *typical, struct spw_machine *best,
     struct spw_machine fastest = *typical;
     int rc = measure_in_turn(&b, interrupt);
     give(&b);
+    if (!rc && b.is_gpu)
+        rc = measure_host(typical, &fastest);
     if (rc == -ECANCELED)
         return spw_fail(err, rc, "interrupted: this machine was not measured");
     if (rc == -ENOMEM)

@@ -40,6 +40,7 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
     {SPW_RECORD(spw_machine, read_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
+    {SPW_RECORD(spw_machine, host_bytes_per_second), .kind = SPW_RECORD_REAL, .max = 1e18},
     FLOPS(F32),
     FLOPS(BF16),
     FLOPS(INT8),

@@ -7,7 +7,7 @@
 
 #include "runtime/measure.h"
 
-#define SPW_PROFILE_VERSION 15 /* a file of another version is not used */
+#define SPW_PROFILE_VERSION 16 /* a file of another version is not used */
 
 enum { SPW_PROFILE_DRIVES = 16, SPW_PROFILE_MACHINES = 16 };
 

@@ -44,7 +44,8 @@ static void fill_bytes(struct spw_expert_forecast *f, uint32_t n)
     const uint32_t of_layer = f->weights->config->experts.n;
     for (uint32_t e = 0; e < n; e++) {
         uint64_t moved[SPW_MOVED_COUNT] = {0};
-        spw_plan_add_missed(f->plan, f->weights, e, moved);
+        const struct spw_expert_visit v = {.expert = e};
+        spw_plan_add_missed(f->plan, f->weights, &v, UINT64_MAX, moved);
         for (int i = 0; i < SPW_MOVED_COUNT; i++)
             f->moved[i][e] = f->sorted[i][e] = moved[i];
     }
@@ -115,12 +116,17 @@ void spw_expert_forecast_close(struct spw_expert_forecast *f)
 
 static void add_expected(struct spw_expert_forecast *f, uint64_t rows)
 {
+    const bool on_host = spw_plan_computes_on_host(f->plan, rows);
+    const double row = on_host ? (double)spw_plan_expert_row_bytes(f->plan, f->weights) : 0;
     for (uint32_t e = 0; e < f->weights->n_expert_blocks; e++) {
         const double none = rows == 1 ? 1 - f->chances[e] : pow(1 - f->chances[e], (double)rows);
-        const double missed = (1 - none) * (f->stays[e] * f->unseen[e] + (1 - f->stays[e]));
+        const double comes = f->stays[e] * f->unseen[e], lacks = comes + (1 - f->stays[e]);
         f->unseen[e] *= none;
-        for (int i = 0; i < SPW_MOVED_COUNT; i++)
-            f->expected[i] += missed * (double)f->moved[i][e];
+        for (int i = 0; i < SPW_MOVED_COUNT; i++) {
+            const bool stays_below = on_host && i == SPW_MOVED_HOST_TO_DEVICE;
+            f->expected[i] += (1 - none) * (stays_below ? comes : lacks) * (double)f->moved[i][e];
+        }
+        f->expected[SPW_MOVED_HOST_TO_DEVICE] += (double)rows * f->chances[e] * lacks * row;
     }
 }
 
@@ -143,6 +149,18 @@ static uint64_t least_expert(const struct spw_expert_forecast *f, int link)
     return least;
 }
 
+/* Of a pass whose missed experts the host multiplies: outputs go up, and experts for which there is
+ * a frame; in the first pass all frames are empty. */
+static void add_bounds_on_host(struct spw_expert_forecast *f, uint64_t rows, uint64_t used,
+                               uint64_t lacking)
+{
+    const uint64_t row = spw_plan_expert_row_bytes(f->plan, f->weights);
+    const int up = SPW_MOVED_HOST_TO_DEVICE;
+    const uint64_t come = f->n_passes ? 0 : spw_min_u64(used, f->plan->n_expert_frames);
+    f->bytes.least[up] += (f->n_passes ? lacking : rows * used) * row + come * least_expert(f, up);
+    f->bytes.most[up] += rows * used * row;
+}
+
 void spw_expert_forecast_pass(struct spw_expert_forecast *f, uint64_t rows)
 {
     const struct spw_experts_config *c = &f->weights->config->experts;
@@ -151,9 +169,13 @@ void spw_expert_forecast_pass(struct spw_expert_forecast *f, uint64_t rows)
     const uint64_t used = (uint64_t)f->weights->n_expert_blocks / c->n * c->n_kept;
     const uint64_t lacking = spw_sub_u64(used, f->plan->n_expert_frames);
     const uint32_t most = (uint32_t)spw_min_u64(c->n, rows * c->n_kept);
+    const bool on_host = spw_plan_computes_on_host(f->plan, rows);
+    if (on_host)
+        add_bounds_on_host(f, rows, used, lacking);
     for (int i = 0; i < SPW_MOVED_COUNT; i++) {
-        f->bytes.least[i] +=
-            f->n_passes ? lacking * least_expert(f, i) : bytes_of(f, i, 0, c->n_kept);
+        if (!on_host || i != SPW_MOVED_HOST_TO_DEVICE)
+            f->bytes.least[i] +=
+                f->n_passes ? lacking * least_expert(f, i) : bytes_of(f, i, 0, c->n_kept);
         f->bytes.most[i] += bytes_of(f, i, c->n - most, c->n);
     }
     add_expected(f, rows);

@@ -7,6 +7,10 @@
  *   expected  the experts with the largest chances stay once they have come; of the others, each is
  *             missed in every pass that chooses it. Without counts all experts are alike
  *
+ * Where the host multiplies what a pass has missed (spw_plan.host_rows), outputs of experts go up;
+ * and at least those experts that find an empty frame, at most all of them, expected are those that
+ * stay.
+ *
  * Each link is counted alone: no single run needs to reach the least or the most of both. */
 #ifndef SPW_RUNTIME_PLAN_EXPERT_FORECAST_H
 #define SPW_RUNTIME_PLAN_EXPERT_FORECAST_H

@@ -48,6 +48,8 @@ struct spw_plan_input {
     uint32_t draft_rows;          /* rows of logits of drafts in one step */
     bool has_snapshots;           /* tiles go to files and come from files */
     uint64_t snapshot_rows;       /* with `has_snapshots`, the most rows of a pass; 0: any number */
+    uint32_t host_rows;           /* as in struct spw_plan, where experts move */
+    uint64_t host_workspace_bytes; /* for products of the host, all workers together */
 };
 
 static inline void spw_plan_set_precision(struct spw_plan_input *in,
@@ -60,12 +62,13 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | logits of sessions, of drafts | flags |
- *     gated | embedding | inputs | MTP |          | piece | experts | expert tables | copies |
+ *     gated | embedding | inputs | MTP |          | piece | experts | host lane | expert tables |
  *     experts |
- *   | split states | rows |                     | weight bounce slots | expert bounce slots |
- *   | logits | flags | states | kept rows |     | states | checkpoints | KV frames | bounce slots |
- *   | copied blocks | weight slots | expert frames |
- *   | KV frames | exact frames | KV slots |
+ *   | split states | rows |                     | copies | weight bounce slots |
+ *   | logits | flags | states | kept rows |     | expert bounce slots | states | checkpoints |
+ *   | copied blocks | weight slots |           | KV frames | bounce slots |
+ *   | expert frames | KV frames |
+ *   | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last: plan_replan.c divides it anew and
  * leaves everything else where it is.
@@ -92,6 +95,12 @@ struct spw_plan_experts {
  * one before. */
 enum { SPW_MTP_KEPT = SPW_DRAFT_MOST + 2 };
 
+/* What the host needs to multiply experts of host_rows rows: see runtime/step/host_experts.h.
+ * small: the array of that name, if experts have biases. */
+struct spw_plan_host_lane {
+    uint64_t x, y, rows, gate_up, gated, codes, workspace, small;
+};
+
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
     uint64_t attention_gate, state_in, state_conv, state_rates, state_out;
@@ -110,6 +119,7 @@ struct spw_plan_host {
     uint64_t packed;
     uint64_t weight_bounce, expert_bounce, states, checkpoints, kv_frames, bounce, end;
     struct spw_plan_experts experts;
+    struct spw_plan_host_lane lane;
     uint64_t expert_tables; /* of struct spw_expert_residency */
 };
 
@@ -159,6 +169,9 @@ struct spw_plan {
     /* The rows of a pass that finds its experts by a table on the device, at most: all experts are
      * resident, and the host need not know the choices. 0: none does. */
     uint32_t routed_rows;
+    /* A pass of so many rows, at most, has its missed experts multiplied where they lie, in host
+     * memory. 0: they cross the link in every pass. */
+    uint32_t host_rows;
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
@@ -218,6 +231,15 @@ static inline uint64_t spw_plan_session_states(const struct spw_plan *p)
 {
     return p->n_states * p->state_bytes;
 }
+
+/* Whether a pass multiplies in host memory what it misses. */
+static inline bool spw_plan_computes_on_host(const struct spw_plan *p, uint64_t rows)
+{
+    return rows <= p->host_rows;
+}
+
+/* Of a row that experts read, or give. */
+uint64_t spw_plan_expert_row_bytes(const struct spw_plan *p, const struct spw_weights *w);
 
 static inline bool spw_plan_routes_on_device(const struct spw_plan *p, uint64_t rows)
 {
@@ -305,8 +327,10 @@ struct spw_block_place {
 struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
                                       uint32_t block);
 struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w);
-/* Adds the bytes that expert `expert`, counted over all layers, moves when it is missed. */
-void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
+/* Adds the bytes that a missed expert of a visit moves. rows: of the pass. Where the host
+ * multiplies it, its outputs cross the link, and its weights only if it gets a frame. */
+void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w,
+                         const struct spw_expert_visit *v, uint64_t rows,
                          uint64_t moved[SPW_MOVED_COUNT]);
 /* plan_account.c: what p->info tells of one session alone, of a prompt that fills the context and
  * of a decode step at its end: prefill_moved_bytes, decode_moved_bytes (without missed experts),

@@ -136,7 +136,8 @@ static void move_rows(struct run *x, uint64_t rows, bool last)
     x->moved[SPW_MOVED_DEVICE_TO_HOST] += spw_plan_flags_bytes(p);
 }
 
-/* In each layer with experts the host reads the choices, and sends the order of several rows. */
+/* In each layer with experts the host reads the choices, and sends the order of several rows. Where
+ * it multiplies experts, it reads the rows, too. */
 static void move_choices(struct run *x, uint64_t rows)
 {
     const struct spw_model_config *c = x->weights->config;
@@ -145,6 +146,9 @@ static void move_choices(struct run *x, uint64_t rows)
     if (spw_plan_routes_on_device(x->plan, rows))
         return;
     x->moved[SPW_MOVED_DEVICE_TO_HOST] += choices * sizeof(struct spw_choice);
+    if (spw_plan_computes_on_host(x->plan, rows))
+        x->moved[SPW_MOVED_DEVICE_TO_HOST] +=
+            layers * rows * spw_plan_expert_row_bytes(x->plan, x->weights);
     if (rows > 1)
         x->moved[SPW_MOVED_HOST_TO_DEVICE] += choices * 2 * sizeof(uint32_t);
 }

@@ -1,5 +1,6 @@
 /* Where each weight block lies and comes from, given how many are resident, and how many of the
  * others come from disk: see plan.h. */
+#include "quant/types.h"
 #include "runtime/plan/plan_parts.h"
 
 enum { WEIGHT_SLOTS = 2 };
@@ -66,11 +67,21 @@ uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw
     return p->n_expert_frames ? spw_plan_pages(spw_expert_residency_bytes(&shape)) : 0;
 }
 
-void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
+uint64_t spw_plan_expert_row_bytes(const struct spw_plan *p, const struct spw_weights *w)
+{
+    return spw_row_bytes(p->info.compute, spw_config_expert_row(w->config));
+}
+
+void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w,
+                         const struct spw_expert_visit *v, uint64_t rows,
                          uint64_t moved[SPW_MOVED_COUNT])
 {
-    const struct spw_block_place at = spw_plan_block(p, w, w->n_blocks + expert);
-    moved[SPW_MOVED_HOST_TO_DEVICE] += at.moved_bytes;
+    const struct spw_block_place at = spw_plan_block(p, w, w->n_blocks + v->expert);
+    const bool on_host = spw_plan_computes_on_host(p, rows);
+    if (on_host)
+        moved[SPW_MOVED_HOST_TO_DEVICE] += v->n_rows * spw_plan_expert_row_bytes(p, w);
+    if (!on_host || v->frame != SPW_NO_FRAME)
+        moved[SPW_MOVED_HOST_TO_DEVICE] += at.moved_bytes;
     moved[SPW_MOVED_DISK_TO_HOST] += at.disk_bytes;
 }
 

@@ -131,6 +131,27 @@ static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_inpu
         host || !rows ? 0 : p->chunk * (c->experts.n * sizeof(float) + sizeof(struct spw_choice)));
 }
 
+static void lay_out_host_lane(struct spw_plan *p, const struct spw_plan_input *in, uint64_t *end)
+{
+    const struct spw_weights *w = in->weights;
+    struct spw_plan_host_lane *h = &p->host.lane;
+    const uint64_t m = p->host_rows;
+    const uint64_t row = spw_row_bytes(in->compute, spw_config_expert_row(w->config));
+    const uint64_t gated = m * spw_row_bytes(in->compute, w->config->experts.intermediate);
+    bool has_biases = false;
+    for (uint32_t l = 0; l < w->config->n_layers; l++)
+        has_biases |= w->small_layers[l].expert_gate_up_bias != SPW_SMALL_NONE ||
+                      w->small_layers[l].expert_down_bias != SPW_SMALL_NONE;
+    h->x = take(end, m * row);
+    h->y = take(end, m * w->config->experts.n_kept * row);
+    h->rows = take(end, m * row);
+    h->gate_up = take(end, 2 * gated);
+    h->gated = take(end, gated);
+    h->codes = take(end, m * in->codes_row_bytes);
+    h->workspace = take(end, m ? in->host_workspace_bytes : 0);
+    h->small = take(end, m && has_biases ? w->n_small * sizeof(float) : 0);
+}
+
 /* Rows of a layer with a state, from `at` on. Returns the end. */
 static uint64_t lay_out_state_rows(struct spw_plan *p, const struct spw_plan_input *in, uint64_t at)
 {
@@ -261,6 +282,7 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->flags = take(&end, sizeof(uint32_t));
     h->piece = take(&end, p->piece_bytes);
     lay_out_experts(p, in, p->pass_rows, &h->experts, true, &end);
+    lay_out_host_lane(p, in, &end);
     h->expert_tables = take(&end, spw_plan_expert_tables_bytes(p, in->weights));
     h->packed = take(&end, p->packed_bytes);
     h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
@@ -300,6 +322,7 @@ static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, b
     move = move && w->n_expert_blocks > EXPERT_SLOTS + 1;
     p->n_expert_frames = p->n_expert_slots = p->n_disk_experts = p->n_expert_bounce = 0;
     p->routed_rows = move ? 0 : routed_rows(p, w);
+    p->host_rows = move ? in->host_rows : 0;
     if (!move)
         return;
     p->n_expert_frames = EXPERT_SLOTS + 1;
@@ -490,6 +513,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->n_experts = in->weights->n_expert_blocks;
     i->n_experts_resident = p->n_expert_frames ? p->n_expert_frames : i->n_experts;
     i->n_experts_from_disk = p->n_disk_experts;
+    i->host_rows = p->host_rows;
     i->device.kv_resident = d->kv_slots - d->kv_frames;
     i->device.kv_slots = d->end - d->kv_slots;
     i->device.hidden = d->x - d->hidden;

@@ -9,7 +9,9 @@
  *   and the two directions of the link do not disturb each other.
  * - While a layer's weights are used, nobody takes KV from the ring. When the ring is full, the
  *   drive stands still until the layer's attention comes.
- * - Nothing computes while a layer waits for the experts that it misses.
+ * - Nothing computes while a layer waits for the experts that it misses. Where the host multiplies
+ *   these, it takes their bytes at its own rate; the few resident experts beside them do not count
+ *   as hidden.
  *
  * Products of several rows read each weight once. They take the time of one row, or that of many
  * rows in proportion, whichever is longer. An expert has the rows that choose it.
@@ -144,13 +146,15 @@ static void predict(struct spw_prediction *out, const struct spw_machine *m)
 static void add_experts(struct spw_prediction *out, const struct spw_plan_info *p,
                         const struct spw_machine *m, const struct spw_drive *d)
 {
-    const double link = (double)p->decode_expert_host_bytes / m->copy_bytes_per_second;
+    const bool on_host = fmax(p->decode_rows, 1) <= p->host_rows && m->host_bytes_per_second > 0;
+    const double link = (double)p->decode_expert_host_bytes /
+                        (on_host ? m->host_bytes_per_second : m->copy_bytes_per_second);
     const double bytes = d ? (double)p->decode_expert_disk_bytes : 0;
     const double disk =
         bytes > 0 ? bytes / d->read_bytes_per_second + p->n_expert_layers * d->latency_seconds : 0;
     if (fmax(link, disk) > out->seconds)
-        out->bound = disk > link ? SPW_BOUND_DISK : SPW_BOUND_LINK;
-    out->link_seconds += link;
+        out->bound = disk > link ? SPW_BOUND_DISK : on_host ? SPW_BOUND_COMPUTE : SPW_BOUND_LINK;
+    *(on_host ? &out->compute_seconds : &out->link_seconds) += link;
     out->disk_seconds += disk;
     out->seconds += fmax(link, disk);
 }

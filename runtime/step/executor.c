@@ -162,6 +162,19 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
 
+static void count_missed(struct spw_executor *x, uint64_t rows)
+{
+    const struct spw_weights *w = x->o.weights;
+    for (uint32_t i = 0; i < x->step->experts.n_visited && x->plan->n_expert_frames; i++) {
+        const struct spw_expert_visit *v = &x->step->experts.visit[i];
+        if (!v->missed)
+            continue;
+        spw_plan_add_missed(x->plan, w, v, rows, x->missed);
+        if (spw_plan_computes_on_host(x->plan, rows))
+            x->host_multiplied_bytes += w->blocks[w->n_blocks + v->expert].matrix_bytes;
+    }
+}
+
 /* All rows of the pass have their experts: these compute now. */
 static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w)
 {
@@ -179,9 +192,7 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
             spw_expert_trace_add(x->o.expert_trace, experts->visit, experts->n_visited);
     }
     int rc = spw_experts_compute(experts, layer, w, h, rows);
-    for (uint32_t i = 0; i < experts->n_visited && x->plan->n_expert_frames; i++)
-        if (experts->visit[i].missed)
-            spw_plan_add_missed(x->plan, x->o.weights, experts->visit[i].expert, x->missed);
+    count_missed(x, rows);
     const struct spw_cut *cut = &x->step->now->cut;
     for (uint32_t k = 0; k < cut->n_chunks && !rc; k++) {
         const struct spw_chunk *chunk = &cut->chunks[k];

@@ -32,6 +32,9 @@ struct spw_executor_options {
     const struct spw_plan *plan;
     struct spw_weights *weights;
     struct spw_prefetch *prefetch;
+    /* The second lane, which multiplies in host memory (host_experts.h), and its kernels; NULL. */
+    const struct spw_lane *host_lane;
+    const struct spw_ops *host_ops;
     uint32_t most_spans;
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
@@ -52,6 +55,7 @@ struct spw_executor {
     const struct spw_model_config *config;
     const struct spw_plan *plan;
     struct spw_forward forward;
+    struct spw_host_experts host;
     struct spw_attend attend;
     struct spw_residency_moves residency;
     /* The second step runs beside one that was set aside. Of a step that has failed,
@@ -63,6 +67,7 @@ struct spw_executor {
     uint64_t n_chunks;                   /* that were computed in a layer, so far */
     uint64_t missed[SPW_MOVED_COUNT];    /* bytes of experts that rows have missed so far: what no
                                             prediction can know without the routing */
+    uint64_t host_multiplied_bytes;      /* as in struct spw_stats */
     const void **addresses;              /* owned: of experts, while they go to the device */
 };
 

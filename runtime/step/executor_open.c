@@ -29,6 +29,8 @@ static void borrow_buffers(struct spw_executor *x)
         .dtype = x->plan->info.compute,
         .stream = x->lane->compute,
     };
+    spw_host_experts_init(&x->host, x->plan, x->o.weights, x->o.host_ops, x->o.host_lane,
+                          x->lane->host_arena);
     x->attend = (struct spw_attend){.ops = x->o.ops,
                                     .lane = x->lane,
                                     .plan = x->plan,
@@ -89,6 +91,7 @@ static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
                                       .lane = x->lane,
                                       .plan = x->plan,
                                       .prefetch = x->o.prefetch,
+                                      .host = &x->host,
                                       .first_row = first_row(x, beside)};
     SPW_TRY(spw_experts_init(&s->experts));
     s->progress = (struct spw_progress_marks){.lane = x->lane,

@@ -46,10 +46,9 @@ static uint64_t choices_bytes(const struct spw_experts *x)
     return config(x)->n_kept * sizeof(struct spw_choice);
 }
 
-/* Of a row that experts read, or give. */
 static uint64_t row_bytes(const struct spw_experts *x)
 {
-    return spw_row_bytes(x->forward->dtype, spw_config_expert_row(x->forward->weights->config));
+    return spw_plan_expert_row_bytes(x->plan, x->forward->weights);
 }
 
 static uint64_t numbers_bytes(const struct spw_experts *x)
@@ -101,6 +100,16 @@ void spw_experts_sort(const struct spw_choice *choices, uint64_t rows, uint32_t 
     ends[0] = 0;
 }
 
+/* The rows whose experts the host may multiply. */
+static int fetch_rows(const struct spw_experts *x, uint64_t rows)
+{
+    if (!spw_plan_computes_on_host(x->plan, rows))
+        return 0;
+    return spw_lane_copy(x->lane, x->host->x,
+                         on_device(x, x->plan->device.experts.x, 0, row_bytes(x)),
+                         rows * row_bytes(x), SPW_LINK_DEVICE_TO_HOST, x->lane->compute);
+}
+
 /* The host reads the choices. A number that no expert has comes from memory that was damaged. */
 static int fetch_choices(const struct spw_experts *x, uint64_t rows)
 {
@@ -109,6 +118,7 @@ static int fetch_choices(const struct spw_experts *x, uint64_t rows)
     SPW_TRY(spw_lane_copy(x->lane, host,
                           on_device(x, x->plan->device.experts.choices, 0, choices_bytes(x)),
                           rows * choices_bytes(x), SPW_LINK_DEVICE_TO_HOST, x->lane->compute));
+    SPW_TRY(fetch_rows(x, rows));
     SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
     for (uint64_t i = 0; i < rows * config(x)->n_kept; i++)
         if (host[i].expert >= config(x)->n)
@@ -202,9 +212,9 @@ static int compute_resident(const struct spw_experts *x, uint32_t layer, bool or
     return 0;
 }
 
-static int compute_moving(const struct spw_experts *x, uint32_t layer, bool ordered)
+/* Those of the visit that lie on the device, or come there. */
+static int compute_next(const struct spw_experts *x, uint32_t layer, bool ordered)
 {
-    SPW_TRY(spw_prefetch_visit_experts(x->prefetch, x->visit, x->n_visited));
     while (spw_prefetch_has_expert(x->prefetch)) {
         uint32_t expert;
         const uint8_t *at;
@@ -212,6 +222,77 @@ static int compute_moving(const struct spw_experts *x, uint32_t layer, bool orde
         SPW_TRY(compute_expert(x, layer, expert, at, ordered));
         SPW_TRY(spw_prefetch_expert_done(x->prefetch));
     }
+    return 0;
+}
+
+static int compute_moving(const struct spw_experts *x, uint32_t layer, bool ordered)
+{
+    SPW_TRY(spw_prefetch_visit_experts(x->prefetch, x->visit, x->n_visited, false));
+    return compute_next(x, layer, ordered);
+}
+
+/* ---- few rows: what is missed is multiplied by the host ---- */
+
+/* Queues number i of the host's experts. *rows gets its rows in the index. */
+static int queue_on_host(const struct spw_experts *x, uint32_t layer, uint32_t i, bool ordered)
+{
+    const struct spw_plan_experts *h = &x->plan->host.experts;
+    struct spw_host_expert from;
+    SPW_TRY(spw_prefetch_host_expert(x->prefetch, layer, i, &from));
+    const uint32_t e = from.expert - first_expert(x, layer);
+    const uint32_t *index = (const uint32_t *)on_host(x, h->index, numbers_bytes(x));
+    return spw_host_experts_queue(
+        x->host, layer, e, &from, ordered ? index + x->ends[e] : NULL,
+        (const struct spw_choice *)on_host(x, h->choices, choices_bytes(x)), x->ends[e],
+        x->ends[e + 1] - x->ends[e]);
+}
+
+/* Outputs that lie side by side go up together. */
+static int send_outputs(const struct spw_experts *x, uint32_t layer)
+{
+    const uint64_t row = row_bytes(x);
+    const uint32_t *ends = x->ends - first_expert(x, layer); /* by numbers over all layers */
+    uint8_t *to = on_device(x, x->plan->device.experts.y, 0, config(x)->n_kept * row);
+    for (uint32_t i = 0; i < x->n_visited; i++) {
+        if (!x->visit[i].missed)
+            continue;
+        const uint64_t from = ends[x->visit[i].expert];
+        while (i + 1 < x->n_visited && x->visit[i + 1].missed)
+            i++;
+        const uint64_t bytes = (ends[x->visit[i].expert + 1] - from) * row;
+        SPW_TRY(spw_lane_copy(x->lane, to + from * row, x->host->y + from * row, bytes,
+                              SPW_LINK_HOST_TO_DEVICE, x->lane->compute));
+    }
+    return 0;
+}
+
+/* Experts in host memory, then on the device, then from files: each of these leaves its bounce slot
+ * to another one. */
+static int compute_split(const struct spw_experts *x, uint32_t layer, bool ordered)
+{
+    const uint32_t packed = spw_prefetch_n_host_experts(x->prefetch, true);
+    const uint32_t n = spw_prefetch_n_host_experts(x->prefetch, false);
+    for (uint32_t i = 0; i < packed; i++)
+        SPW_TRY(queue_on_host(x, layer, i, ordered));
+    SPW_TRY(compute_next(x, layer, ordered));
+    for (uint32_t i = packed; i < n; i++) {
+        SPW_TRY(queue_on_host(x, layer, i, ordered));
+        SPW_TRY(spw_host_experts_wait(x->host));
+        SPW_TRY(spw_prefetch_host_expert_done(x->prefetch, i));
+    }
+    return 0;
+}
+
+static int compute_on_both(const struct spw_experts *x, uint32_t layer, bool ordered)
+{
+    SPW_TRY(spw_prefetch_visit_experts(x->prefetch, x->visit, x->n_visited, true));
+    int rc = compute_split(x, layer, ordered);
+    const uint32_t packed = spw_prefetch_n_host_experts(x->prefetch, true);
+    int waited = packed ? spw_host_experts_wait(x->host) : 0; /* also after a failure */
+    SPW_TRY(rc ? rc : waited);
+    SPW_TRY(send_outputs(x, layer));
+    for (uint32_t i = 0; i < packed; i++)
+        SPW_TRY(spw_prefetch_host_expert_done(x->prefetch, i));
     return 0;
 }
 
@@ -238,6 +319,8 @@ int spw_experts_compute(struct spw_experts *x, uint32_t layer,
     const bool found = spw_plan_routes_on_device(x->plan, rows), ordered = rows > 1 && !found;
     if (found)
         SPW_TRY(compute_found(x, layer, rows));
+    else if (spw_plan_computes_on_host(x->plan, rows))
+        SPW_TRY(compute_on_both(x, layer, ordered));
     else if (x->plan->n_expert_frames)
         SPW_TRY(compute_moving(x, layer, ordered));
     else

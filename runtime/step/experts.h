@@ -17,7 +17,10 @@
  * (spw_plan_routes_on_device): kernels find the matrices in a table on the device, and the host
  * never learns the choices.
  *
- * Borrows everything. All work is queued on the compute stream; sort waits for the choices. */
+ * In a pass of few rows the host multiplies what lies in its memory: host_experts.h.
+ *
+ * Borrows everything. All work of the device is queued on the compute stream; sort waits for the
+ * choices. */
 #ifndef SPW_RUNTIME_STEP_EXPERTS_H
 #define SPW_RUNTIME_STEP_EXPERTS_H
 
@@ -25,12 +28,14 @@
 #include "offload/device/lane.h"
 #include "prefetch/prefetch.h"
 #include "runtime/plan/plan.h"
+#include "runtime/step/host_experts.h"
 
 struct spw_experts {
     const struct spw_forward *forward;
     const struct spw_lane *lane;
     const struct spw_plan *plan;
     struct spw_prefetch *prefetch;
+    const struct spw_host_experts *host; /* for passes of plan.host_rows */
     uint64_t first_row; /* of the buffers: those of a pass beside another one follow its rows */
     uint32_t *ends;     /* owned, [experts + 1]: where the rows of an expert end in the index */
     struct spw_expert_visit *visit; /* owned, [experts]: those that rows of the pass have chosen */

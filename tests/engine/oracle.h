@@ -381,6 +381,16 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
     return m;
 }
 
+/* Quantized weights, and experts so large that frames for a few take less memory than all do. */
+static inline struct tiny_model draw_mixture(char more[300], uint32_t vocab, uint64_t *seed)
+{
+    struct tiny_model m;
+    do
+        m = draw_model(more, vocab, true, seed);
+    while (m.hidden < 256 || m.experts < 4 || m.layers * m.experts < 12);
+    return m;
+}
+
 /* How KV is kept: kind 0 as the model computes, 1 in another type, 2 to 4 quantized when it is
  * old. */
 enum { KV_KINDS = 5 };

@@ -85,7 +85,8 @@ enum {
     TINY,
     STATES = TINY + 2 * TINY_STATES,
     RANDOM = TINY + 2 * N_TINY_MODELS,
-    BUNDLED = RANDOM + 2,
+    MIXTURE = RANDOM + 2,
+    BUNDLED,
     FAMILY,
     N_SUBJECTS
 };
@@ -118,10 +119,12 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     if (w->aim || w->drives)
         w->context = check_range(w->seed, w->s->n_tokens - 60, w->s->n_tokens);
     w->backend = run_backend(draw_one(w, 2));
+    w->backend.host_lane = !w->backend.reads_host_memory;
     w->backend.io_fault = &w->fault.hook;
     struct spw_options *o = &w->o;
     *o = w->s->o;
     draw_speed(o, w->seed);
+    o->host_compute = (enum spw_host_compute)(draw_one(w, 4) == 0);
     o->context = w->context;
     o->sessions = w->n_sessions + (able || draw_one(w, 2));
     if (!able && !w->aim && o->sessions > 1 && draw_one(w, 2)) /* memory for fewer */
@@ -287,18 +290,19 @@ static const char *const families[] = {
     "granitemoehybrid_experts",
 };
 
-/* Two of any sizes, one of them with quantized weights; and the bundled one, or the shared one
- * where it is here. And one of a family. */
+/* Two of any sizes, one of them with quantized weights; a quantized mixture; and the bundled one,
+ * or the shared one where it is here. And one of a family. */
 static void open_others(struct subject *subjects, uint64_t *seed)
 {
-    static char more[2][300];
-    static struct tiny_model models[2];
+    static char more[3][300];
+    static struct tiny_model models[3];
     const char *data = getenv("SPW_DATA");
     char dir[512];
-    for (uint64_t i = 0; i < 2; i++) {
+    for (uint64_t i = 0; i < 3; i++) {
         struct spw_options o = {0};
         draw_kv(&o, i ? check_random(seed) % KV_KINDS : 1 + check_random(seed) % 4, seed);
-        models[i] = draw_model(more[i], 67, i == 1, seed);
+        models[i] =
+            i == 2 ? draw_mixture(more[i], 67, seed) : draw_model(more[i], 67, i == 1, seed);
         subject_open(&subjects[RANDOM + i], &models[i], "engine_random", RANDOM_TOKENS, &o);
     }
     struct spw_options o = {0};

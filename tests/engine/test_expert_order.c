@@ -40,6 +40,8 @@ static int64_t completed(void *context, const struct spw_io_request *r, int64_t 
 }
 
 static uint64_t n_reads, n_overtaken, n_from_disk, n_from_host, n_bounced;
+/* Of experts that the host multiplied: bytes; draws where all came from files, from its memory. */
+static uint64_t host_bytes, n_host_disk, n_host_memory;
 
 /* ---- a run ---- */
 
@@ -75,6 +77,9 @@ static void run(struct order_run *r, const char *what)
     run_check_peaks(e, &r->o, what);
     spw_engine_stats(e, &stats);
     memcpy(r->moved, stats.moved_bytes, sizeof r->moved);
+    host_bytes += stats.host_multiplied_bytes;
+    if (stats.host_multiplied_bytes)
+        *(e->plan.n_disk_experts ? &n_host_disk : &n_host_memory) += 1;
     for (int i = 0; i < N_SESSIONS; i++)
         spw_session_close(sessions[i]);
     spw_engine_close(e);
@@ -86,6 +91,8 @@ static void draw_run(struct order_run *r, int number, uint64_t *seed)
     struct spw_options *o = &r->o;
     *o = r->s->o;
     r->backend = run_backend(number / 6 % 2);
+    r->backend.host_lane = !r->backend.reads_host_memory;
+    o->host_compute = number / 36 % 2 ? SPW_HOST_COMPUTE_OFF : SPW_HOST_COMPUTE_AUTO;
     o->sessions = N_SESSIONS;
     o->threads = (uint32_t)check_range(seed, 1, 3);
     o->io = number / 2 % 2 ? SPW_IO_URING : SPW_IO_THREADS; /* reads overtake on threads only */
@@ -95,7 +102,7 @@ static void draw_run(struct order_run *r, int number, uint64_t *seed)
     uint64_t low = all.smallest_device_bytes, high = all.device.total;
     o->device_bytes = check_random(seed) % 3 ? low : check_range(seed, low, (low + high) / 2);
     o->host_bytes = (uint64_t)1 << 30;
-    if (number % 4 != 3)
+    if (number / 12 % 3)
         o->host_bytes = run_plan_on(&r->backend, r->s->dir, o).smallest_host_bytes;
     struct spw_plan_info info = run_plan_on(&r->backend, r->s->dir, o);
     n_from_disk += info.n_experts_from_disk > 0;
@@ -155,7 +162,8 @@ static void open_subjects(struct subject *subjects, uint64_t *seed)
     static const enum tiny_stored stored[N_DRAWN] = {TINY_F32, TINY_BF16, TINY_QUANTIZED};
     for (int i = 0; i < N_DRAWN; i++) {
         do /* one with experts */
-            models[i] = draw_model(more[i], 67, stored[i] == TINY_QUANTIZED, seed);
+            models[i] = stored[i] == TINY_QUANTIZED ? draw_mixture(more[i], 67, seed)
+                                                    : draw_model(more[i], 67, false, seed);
         while (models[i].experts < 4);
         models[i].stored = stored[i];
         models[i].seed -= models[i].seed % 3 + (stored[i] == TINY_F32);
@@ -184,14 +192,18 @@ int main(int argc, char **argv)
         run_draw(first + n, seed, subjects, N_DRAWN + 3);
     for (int i = 0; i < N_DRAWN + 3; i++)
         subject_close(&subjects[i]);
-    fprintf(stderr,
-            "%d draws; experts from disk %llu, from the host %llu, by way of the host %llu; %llu "
-            "of %llu reads came out of turn\n",
-            n, (unsigned long long)n_from_disk, (unsigned long long)n_from_host,
-            (unsigned long long)n_bounced, (unsigned long long)n_overtaken,
-            (unsigned long long)n_reads);
+    fprintf(
+        stderr,
+        "%d draws; experts from disk %llu, from the host %llu, by way of the host %llu; %llu "
+        "of %llu reads came out of turn; the host multiplied %llu bytes, in %llu runs from files, "
+        "in %llu from its memory\n",
+        n, (unsigned long long)n_from_disk, (unsigned long long)n_from_host,
+        (unsigned long long)n_bounced, (unsigned long long)n_overtaken, (unsigned long long)n_reads,
+        (unsigned long long)host_bytes, (unsigned long long)n_host_disk,
+        (unsigned long long)n_host_memory);
     /* How many reads overtake others depends on the threads: 18 of 2,894 in 20 draws with TSan. */
     CHECK(n < 20 || (n_from_disk && n_from_host && n_bounced && n_overtaken > (unsigned)n / 4));
+    CHECK(n < 20 || (n_host_disk && n_host_memory));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

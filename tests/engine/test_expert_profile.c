@@ -176,20 +176,22 @@ static double missed_bytes(const struct drawn *d, const struct spw_engine *e, in
     double bytes = 0;
     for (uint32_t x = 0; x < d->n; x++) {
         bool has_come = false;
-        uint64_t moved[SPW_MOVED_COUNT] = {0};
-        spw_plan_add_missed(&e->plan, e->model.weights, x, moved);
         for (int i = 0; i < PASSES; i++) {
-            bool chosen = false;
+            uint64_t moved[SPW_MOVED_COUNT] = {0};
+            struct spw_expert_visit v = {.expert = x, .frame = d->stays[x] ? 0 : SPW_NO_FRAME};
             for (uint64_t row = 0; row < passes[i]; row++)
-                chosen |= (double)(check_random(seed) >> 11) * 0x1p-53 < d->chance[x];
-            bytes += chosen && !(has_come && d->stays[x]) ? (double)moved[link] : 0;
-            has_come |= chosen;
+                v.n_rows += (double)(check_random(seed) >> 11) * 0x1p-53 < d->chance[x];
+            if (v.n_rows && !(has_come && d->stays[x]))
+                spw_plan_add_missed(&e->plan, e->model.weights, &v, passes[i], moved);
+            bytes += (double)moved[link];
+            has_come |= v.n_rows > 0;
         }
     }
     return bytes;
 }
 
-static void check_expected(const char *dir, bool has_counts, uint64_t *seed)
+/* host_rows: as in struct spw_plan. */
+static void check_expected(const char *dir, bool has_counts, uint32_t host_rows, uint64_t *seed)
 {
     double counts[MOST], sum = 0, squares = 0;
     struct spw_engine *e = open_small(dir, NULL);
@@ -197,6 +199,7 @@ static void check_expected(const char *dir, bool has_counts, uint64_t *seed)
     struct spw_expert_bytes b;
     struct drawn d;
     const int link = SPW_MOVED_HOST_TO_DEVICE;
+    e->plan.host_rows = host_rows;
     for (uint32_t x = 0; x < e->plan.info.n_experts; x++)
         counts[x] = (double)check_range(seed, 0, 30);
     CHECK(!spw_expert_forecast_open(&f, &e->plan, e->model.weights, has_counts ? counts : NULL));
@@ -302,8 +305,10 @@ int main(void)
     check_no_weights(dir, profile);
     check_damaged(dir, profile, m->vocab);
     uint64_t seed = check_seed();
-    check_expected(dir, true, &seed);
-    check_expected(dir, false, &seed);
+    for (uint32_t host_rows = 0; host_rows < 2; host_rows++) {
+        check_expected(dir, true, host_rows, &seed);
+        check_expected(dir, false, host_rows, &seed);
+    }
     check_chances(1.5, &seed);
     check_chances(0.5, &seed);
     check_chances(0, &seed);

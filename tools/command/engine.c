@@ -45,6 +45,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefetch_slots = (uint32_t)o->prefetch_slots,
         .prefetch_splits = (uint32_t)o->prefetch_splits,
         .drafts = (enum spw_drafts)o->drafts,
+        .host_compute = (enum spw_host_compute)o->host_compute,
         .draft_model = o->draft_model,
         .delay_seed = o->delay_seed,
         .serial_kernels = o->serial_kernels,

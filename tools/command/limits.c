@@ -52,6 +52,7 @@ json_t *cli_machine_json(const struct spw_machine *m)
         CLI_FIELD(m, cores),
         CLI_FIELD(m, read_bytes_per_second),
         CLI_FIELD(m, copy_bytes_per_second),
+        {*m->gpu ? "host_bytes_per_second" : NULL, CLI_JSON(m->host_bytes_per_second)},
         {"few_row_flops", products_json(m->few_flops)},
         {"many_row_flops", products_json(m->many_flops)},
         CLI_FIELD(m, measured_at),

@@ -8,9 +8,10 @@
 #include <string.h>
 
 enum { MOST_EXPERTS = 60, LAYERS = 3, VISITS = 2400 };
-enum { MEMORY = 256, PRIOR = 4 };
+enum { MEMORY = 256, PRIOR = 4, HOST_MARGIN = 3 };
 
 static uint64_t seed;
+static uint32_t n_below, n_above; /* missed on the host: without a frame, with one */
 
 static struct {
     struct spw_expert_shape shape;
@@ -101,6 +102,15 @@ static void check_leaves(uint32_t e, uint32_t now)
     }
 }
 
+/* `e` was missed and multiplied on the host: no expert in a frame is so much less likely. */
+static void check_stays_below(uint32_t e)
+{
+    CHECK(n_in_frames() == plain.n_frames);
+    for (uint32_t x = 0; x < plain.n_experts; x++)
+        CHECK(plain.frame[x] == SPW_NO_FRAME ||
+              plain.chance[e] <= HOST_MARGIN * plain.chance[x] * (1 + 1e-9));
+}
+
 static uint32_t in_frame(uint32_t frame)
 {
     for (uint32_t e = 0; e < plain.n_experts; e++)
@@ -145,7 +155,8 @@ static void visit(struct spw_expert_residency *r, uint32_t now)
             v[n++] = (struct spw_expert_visit){.expert = e, .n_rows = plain.rows[now][e]};
     for (uint32_t e = first; e < first + plain.shape.n_experts; e++)
         plain.chance[e] = chance(e, now);
-    spw_expert_residency_visit(r, v, n);
+    const bool on_host = check_random(&seed) % 2;
+    spw_expert_residency_visit(r, v, n, on_host);
     for (uint32_t i = 0; i < n; i++) {
         CHECK(v[i].missed == (plain.frame[v[i].expert] == SPW_NO_FRAME));
         CHECK(v[i].missed || v[i].frame == plain.frame[v[i].expert]);
@@ -153,15 +164,28 @@ static void visit(struct spw_expert_residency *r, uint32_t now)
     for (uint32_t i = 0; i < n; i++) {
         if (!v[i].missed)
             continue;
+        n_below += v[i].frame == SPW_NO_FRAME;
+        if (v[i].frame == SPW_NO_FRAME)
+            continue;
+        CHECK(!on_host || in_frame(v[i].frame) == SPW_NO_EXPERT ||
+              HOST_MARGIN * plain.chance[in_frame(v[i].frame)] <
+                  plain.chance[v[i].expert] * (1 + 1e-9));
+        n_above += on_host;
         uint32_t old = in_frame(v[i].frame);
         CHECK(v[i].frame < plain.n_frames);
         if (old != SPW_NO_EXPERT) {
-            check_leaves(old, now);
+            if (!on_host)
+                check_leaves(old, now);
             plain.frame[old] = SPW_NO_FRAME;
         }
         plain.frame[v[i].expert] = v[i].frame;
     }
     CHECK(!memcmp(r->in.frames, plain.frame, plain.n_experts * sizeof *plain.frame));
+    for (uint32_t i = 0; i < n; i++)
+        if (v[i].frame == SPW_NO_FRAME) {
+            CHECK(on_host);
+            check_stays_below(v[i].expert);
+        }
 }
 
 /* What a later run begins with. */
@@ -218,7 +242,7 @@ static void check_follows(void)
     CHECK(!spw_expert_residency_init(&r, &shape, 2, NULL, NULL));
     for (uint32_t i = 0; i < 600; i++) {
         struct spw_expert_visit v = {.expert = order[i % 6], .n_rows = 1};
-        spw_expert_residency_visit(&r, &v, 1);
+        spw_expert_residency_visit(&r, &v, 1, false);
         missed += v.missed && i >= 300;
     }
     CHECK_MSG(missed == 300 / 12 * 3, "%u", missed);
@@ -232,6 +256,7 @@ int main(void)
     for (int i = 0; i < (RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 2 : 4); i++)
         check_one(i % 2, i / 2 % 2);
     check_follows();
+    CHECK(n_below && n_above);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

@@ -172,6 +172,17 @@ static void test_threads_of_cores(void)
     check_placement(made_up("core:6 pu:2"), reads, "6 0-5 | 4 4-5 | 1 4-5"); /* none to spare */
 }
 
+/* The CPU computes beside a GPU: where there are three cores, one is left. */
+static void test_beside_device(void)
+{
+    const struct spw_placement_request beside = {.beside_device = true};
+    check_placement(made_up("core:8 pu:2"), beside, "7 0-6 | 0 | 0");
+    check_placement(made_up("core:3 pu:1"), beside, "2 free | 0 | 0");
+    check_placement(made_up("core:2 pu:1"), beside, "2 free | 0 | 0");
+    check_placement(made_up("core:8 pu:1"), with_threads(beside, 8), "8 0-7 | 0 | 0");
+    check_placement(hybrid("core:16 pu:1", "0-7"), beside, "8 0-7 | 0 | 0");
+}
+
 static void test_hybrid(void)
 {
     /* 8 fast cores of 2 threads would be PUs 0-15; here a machine of 8 + 8 cores. */
@@ -334,6 +345,7 @@ int main(void)
     test_counts();
     test_sockets();
     test_threads_of_cores();
+    test_beside_device();
     test_hybrid();
     test_few_cores();
     test_quota();

@@ -78,6 +78,7 @@ static struct spw_machine made_up_machine(uint32_t threads)
                                 .cores = 4,
                                 .read_bytes_per_second = 5e10,
                                 .copy_bytes_per_second = 1e10,
+                                .host_bytes_per_second = threads % 2 ? 3e10 : 0,
                                 .few_flops = {1e10, 2e10, 5e10, 1e9},
                                 .many_flops = {5e11, 1e12, 2e12, 1e10},
                                 .measured_at = 1000};

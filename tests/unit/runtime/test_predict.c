@@ -1,6 +1,7 @@
 /* Predicted seconds against sums by hand: the longer of bytes and multiplications; the slowest link
  * decides; on a CPU copies take cores from computation; what cannot overlap is added. */
 #include "runtime/measure.h"
+#include "runtime/rules/host_rows.h"
 #include "runtime/plan_query.h"
 #include "tests/check.h"
 
@@ -184,6 +185,33 @@ static void test_experts(void)
     p.decode_expert_disk_bytes = (uint64_t)1e9; /* and for the drive, once a layer */
     check(&p, &cpu, &drive, 0.04 + 0.5 + 2 * 1e-3, SPW_BOUND_DISK);
     check(&p, &cpu, NULL, 0.04 + 0.01, SPW_BOUND_COMPUTE);
+    struct spw_machine both = gpu;
+    p = plan(2e9, 0, 0, 0, 0);
+    p.n_expert_layers = p.n_experts_kept = 2;
+    p.n_experts = 16;
+    p.decode_expert_host_bytes = (uint64_t)1e9;
+    const double link = 1e9 / 25e9, products = 2e9 / gpu.read_bytes_per_second;
+    check(&p, &both, NULL, products + link, SPW_BOUND_LINK);
+    both.host_bytes_per_second =
+        50e9; /* the host multiplies them, but in steps of few rows alone */
+    p.host_rows = 1;
+    check(&p, &both, NULL, products + link / 2, SPW_BOUND_COMPUTE);
+    p.decode_rows = 2;
+    check(&p, &both, NULL, products + link, SPW_BOUND_LINK);
+}
+
+/* With 2 of 8 experts a row of 1, 2, 3 rows has 1, 1.14, 1.3 rows of an expert. */
+static void test_host_rows(void)
+{
+    CHECK(spw_host_rows(&(struct spw_host_rates){0, 10e9}, 8, 2) == 8); /* nobody has measured */
+    CHECK(spw_host_rows(&(struct spw_host_rates){10e9, 0}, 8, 2) == 8);
+    CHECK(spw_host_rows(&(struct spw_host_rates){9e9, 10e9}, 8, 2) == 0);
+    CHECK(spw_host_rows(&(struct spw_host_rates){11e9, 10e9}, 8, 2) == 1);
+    CHECK(spw_host_rows(&(struct spw_host_rates){12e9, 10e9}, 8, 2) == 2);
+    CHECK(spw_host_rows(&(struct spw_host_rates){13.5e9, 10e9}, 8, 2) == 3);
+    CHECK(spw_host_rows(&(struct spw_host_rates){1e12, 10e9}, 8, 2) == 16);
+    CHECK(spw_host_rows(&(struct spw_host_rates){15e9, 10e9}, 128, 8) > 8); /* rows rarely meet */
+    CHECK(spw_host_rows(&(struct spw_host_rates){15e9, 10e9}, 2, 2) == 1);
 }
 
 static void test_prompt(void)
@@ -210,6 +238,7 @@ int main(void)
     test_small_slots();
     test_still();
     test_experts();
+    test_host_rows();
     test_prompt();
     return check_done();
 }

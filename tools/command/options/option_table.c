@@ -29,6 +29,8 @@ static const struct cli_choice early_stops[] = {{"false", SPW_BEAMS_STOP_LATE},
                                                 {"true", SPW_BEAMS_STOP_EARLY},
                                                 {"never", SPW_BEAMS_NEVER_EARLY},
                                                 {NULL, 0}};
+static const struct cli_choice host_kinds[] = {
+    {"auto", SPW_HOST_COMPUTE_AUTO}, {"off", SPW_HOST_COMPUTE_OFF}, {NULL, 0}};
 static const struct cli_choice switches[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
@@ -355,6 +357,12 @@ const struct cli_row cli_rows[] = {
      "text does "
      "not; it gets at most a quarter of the budgets",
      FIELD(draft_model)},
+    {"host-compute", CLI_CHOICE, BUDGETED, "Machine", "HOW",
+     "with a GPU and quantized experts that do not all fit on it: auto has the CPU multiply those "
+     "in "
+     "host memory, in steps of few rows, when this saves time by the measured rates; the answer is "
+     "the same. off moves them to the GPU (auto)",
+     FIELD(host_compute), .choices = host_kinds},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_PROBE | CLI_CHECK_KV,
      "Machine", "HOW",
      "how files are read and written: auto takes io_uring if the system allows it, else threads "

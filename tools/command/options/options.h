@@ -99,6 +99,7 @@ struct cli_options {
     int compute, kv_dtype; /* kv_dtype: enum spw_dtype, or CLI_KV_PRECISION + spw_kv_precision */
     int on_oom;            /* SPW_ON_OOM_* */
     int drafts;            /* enum spw_drafts */
+    int host_compute;      /* enum spw_host_compute */
     const char *draft_model;
     uint64_t n_drafts; /* of `plan` */
     double acceptance;

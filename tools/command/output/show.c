@@ -71,6 +71,7 @@ static int put_words(FILE *to, const char *key, const json_t *value)
         {"read_bytes_per_second", "reads"},
         {"write_bytes_per_second", "writes"},
         {"copy_bytes_per_second", "copies"},
+        {"host_bytes_per_second", "products in host memory"},
         {"small_read_bytes_per_second", "small reads"},
         {"latency_seconds", "time of one request"},
         {"few_row_flops", "products of one row"},

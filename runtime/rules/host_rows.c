@@ -1,0 +1,21 @@
+/* Rows of a pass that the host multiplies: see host_rows.h. */
+#include "runtime/rules/host_rows.h"
+
+#include <math.h>
+
+enum { MOST_ROWS = 16, ROWS_UNKNOWN = 8 };
+
+static double rows_of_expert(double rows, double n, double kept)
+{
+    return rows * kept / (n * (1 - pow(1 - kept / n, rows)));
+}
+
+uint32_t spw_host_rows(const struct spw_host_rates *r, uint32_t n, uint32_t kept)
+{
+    uint32_t rows = 0;
+    if (r->host <= 0 || r->link <= 0)
+        return ROWS_UNKNOWN;
+    while (rows < MOST_ROWS && rows_of_expert(rows + 1, n, kept) * r->link < r->host)
+        rows++;
+    return rows;
+}
