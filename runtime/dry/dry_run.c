@@ -42,8 +42,9 @@ static void count_pass(void *context, uint32_t layer, uint64_t rows)
     uint32_t first = 0;
     while (!c->has_experts[first])
         first++;
-    if (d->experts && layer == first)
-        spw_expert_forecast_pass(d->experts, rows);
+    const bool draft = spw_config_is_mtp(c, layer);
+    if (d->experts && (draft || layer == first))
+        spw_expert_forecast_pass(d->experts, draft, rows);
 }
 
 /* Tokens that the request of a sequence began with. */
@@ -77,7 +78,7 @@ static void tell_repeated(const struct dry_run *d, uint64_t n)
     if (d->steps)
         d->steps->step(d->steps->context, d->told, rows, n);
     for (uint64_t i = 0; i < n && d->experts; i++)
-        spw_expert_forecast_pass(d->experts, rows);
+        spw_expert_forecast_pass(d->experts, false, rows);
 }
 
 /* ---- requests ---- */

@@ -114,11 +114,24 @@ void spw_expert_forecast_close(struct spw_expert_forecast *f)
 
 /* ---- a pass ---- */
 
-static void add_expected(struct spw_expert_forecast *f, uint64_t rows)
+/* Experts [from, to) of all layers that a pass goes through: the MTP layer is the last one. */
+struct range {
+    uint32_t from, to;
+};
+
+static struct range range_of(const struct spw_expert_forecast *f, bool draft)
+{
+    const struct spw_model_config *c = f->weights->config;
+    const uint32_t n = f->weights->n_expert_blocks;
+    const uint32_t main = n - (c->mtp && c->has_experts[c->n_layers - 1] ? c->experts.n : 0);
+    return draft ? (struct range){main, n} : (struct range){0, main};
+}
+
+static void add_expected(struct spw_expert_forecast *f, struct range r, uint64_t rows)
 {
     const bool on_host = spw_plan_computes_on_host(f->plan, rows);
     const double row = on_host ? (double)spw_plan_expert_row_bytes(f->plan, f->weights) : 0;
-    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e++) {
+    for (uint32_t e = r.from; e < r.to; e++) {
         const double none = rows == 1 ? 1 - f->chances[e] : pow(1 - f->chances[e], (double)rows);
         const double comes = f->stays[e] * f->unseen[e], lacks = comes + (1 - f->stays[e]);
         f->unseen[e] *= none;
@@ -131,55 +144,59 @@ static void add_expected(struct spw_expert_forecast *f, uint64_t rows)
 }
 
 /* The bytes of the experts of each layer that come [from, to) in the order of their bytes. */
-static uint64_t bytes_of(const struct spw_expert_forecast *f, int link, uint32_t from, uint32_t to)
+static uint64_t bytes_of(const struct spw_expert_forecast *f, struct range r, int link,
+                         uint32_t from, uint32_t to)
 {
     uint64_t sum = 0;
-    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += f->weights->config->experts.n)
+    for (uint32_t e = r.from; e < r.to; e += f->weights->config->experts.n)
         for (uint32_t i = from; i < to; i++)
             sum += f->sorted[link][e + i];
     return sum;
 }
 
 /* The fewest bytes of one expert. */
-static uint64_t least_expert(const struct spw_expert_forecast *f, int link)
+static uint64_t least_expert(const struct spw_expert_forecast *f, struct range r, int link)
 {
     uint64_t least = UINT64_MAX;
-    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += f->weights->config->experts.n)
+    for (uint32_t e = r.from; e < r.to; e += f->weights->config->experts.n)
         least = spw_min_u64(least, f->sorted[link][e]);
     return least;
 }
 
 /* Of a pass whose missed experts the host multiplies: outputs go up, and experts for which there is
  * a frame; in the first pass all frames are empty. */
-static void add_bounds_on_host(struct spw_expert_forecast *f, uint64_t rows, uint64_t used,
-                               uint64_t lacking)
+static void add_bounds_on_host(struct spw_expert_forecast *f, struct range r, bool first,
+                               uint64_t rows, uint64_t used, uint64_t lacking)
 {
     const uint64_t row = spw_plan_expert_row_bytes(f->plan, f->weights);
     const int up = SPW_MOVED_HOST_TO_DEVICE;
-    const uint64_t come = f->n_passes ? 0 : spw_min_u64(used, f->plan->n_expert_frames);
-    f->bytes.least[up] += (f->n_passes ? lacking : rows * used) * row + come * least_expert(f, up);
+    const uint64_t come = first ? spw_min_u64(used, f->plan->n_expert_frames) : 0;
+    f->bytes.least[up] += (first ? rows * used : lacking) * row;
+    f->bytes.least[up] += come ? come * least_expert(f, r, up) : 0;
     f->bytes.most[up] += rows * used * row;
 }
 
-void spw_expert_forecast_pass(struct spw_expert_forecast *f, uint64_t rows)
+void spw_expert_forecast_pass(struct spw_expert_forecast *f, bool draft, uint64_t rows)
 {
     const struct spw_experts_config *c = &f->weights->config->experts;
     if (!f->chances)
         return;
-    const uint64_t used = (uint64_t)f->weights->n_expert_blocks / c->n * c->n_kept;
+    const struct range r = range_of(f, draft);
+    const uint64_t used = (uint64_t)(r.to - r.from) / c->n * c->n_kept;
     const uint64_t lacking = spw_sub_u64(used, f->plan->n_expert_frames);
     const uint32_t most = (uint32_t)spw_min_u64(c->n, rows * c->n_kept);
     const bool on_host = spw_plan_computes_on_host(f->plan, rows);
     if (on_host)
-        add_bounds_on_host(f, rows, used, lacking);
+        add_bounds_on_host(f, r, !draft && !f->n_passes[0], rows, used, lacking);
     for (int i = 0; i < SPW_MOVED_COUNT; i++) {
         if (!on_host || i != SPW_MOVED_HOST_TO_DEVICE)
-            f->bytes.least[i] +=
-                f->n_passes ? lacking * least_expert(f, i) : bytes_of(f, i, 0, c->n_kept);
-        f->bytes.most[i] += bytes_of(f, i, c->n - most, c->n);
+            f->bytes.least[i] += !f->n_passes[draft] ? bytes_of(f, r, i, 0, c->n_kept)
+                                 : lacking           ? lacking * least_expert(f, r, i)
+                                                     : 0;
+        f->bytes.most[i] += bytes_of(f, r, i, c->n - most, c->n);
     }
-    add_expected(f, rows);
-    f->n_passes++;
+    add_expected(f, r, rows);
+    f->n_passes[draft]++;
 }
 
 void spw_expert_forecast_bytes(const struct spw_expert_forecast *f, struct spw_expert_bytes *out)

@@ -27,7 +27,7 @@ struct spw_expert_forecast {
     uint64_t *moved[SPW_MOVED_COUNT], *sorted[SPW_MOVED_COUNT];
     double expected[SPW_MOVED_COUNT];
     struct spw_expert_bytes bytes; /* all but `expected` */
-    uint64_t n_passes;
+    uint64_t n_passes[2]; /* through the model's layers; of drafts, through the MTP layer */
 };
 
 /* The chances that a row chooses each of n experts of a layer, by counts of what earlier rows
@@ -41,7 +41,7 @@ void spw_expert_chances(double *chances, const double *counts, uint32_t n, uint3
 int spw_expert_forecast_open(struct spw_expert_forecast *f, const struct spw_plan *p,
                              const struct spw_weights *w, const double *counts);
 void spw_expert_forecast_close(struct spw_expert_forecast *f);
-void spw_expert_forecast_pass(struct spw_expert_forecast *f, uint64_t rows);
+void spw_expert_forecast_pass(struct spw_expert_forecast *f, bool draft, uint64_t rows);
 void spw_expert_forecast_bytes(const struct spw_expert_forecast *f, struct spw_expert_bytes *out);
 /* Bytes that a token is expected to miss later, when all experts that stay have come: from the
  * files, and from the host. */

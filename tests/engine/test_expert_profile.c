@@ -204,7 +204,7 @@ static void check_expected(const char *dir, bool has_counts, uint32_t host_rows,
         counts[x] = (double)check_range(seed, 0, 30);
     CHECK(!spw_expert_forecast_open(&f, &e->plan, e->model.weights, has_counts ? counts : NULL));
     for (int i = 0; i < PASSES; i++)
-        spw_expert_forecast_pass(&f, passes[i]);
+        spw_expert_forecast_pass(&f, false, passes[i]);
     spw_expert_forecast_bytes(&f, &b);
     spw_expert_forecast_close(&f);
     for (int i = 0; i < RUNS; i++) {
