@@ -275,6 +275,47 @@ static void test_mtp_costs(void)
     CHECK(on.kv_bytes_per_token * 2 == off.kv_bytes_per_token * 3);
 }
 
+/* The draft model reads a prompt in parts, one beside each step, and proposes nothing before it has
+ * read all but a few tokens. */
+static void test_reading(void)
+{
+    enum { LENGTH = 190, PART = 32 };
+    int32_t ids[LENGTH];
+    struct spw_engine *e = NULL;
+    struct spw_batch *b;
+    struct spw_batch_times times = {0};
+    struct spw_error err = {0};
+    uint64_t id, n_parts = 0;
+    const struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                                  .context = 400,
+                                  .threads = 2,
+                                  .drafts = SPW_DRAFTS_MODEL,
+                                  .draft_model = MODEL};
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = 5 + i * i % 80;
+    const struct spw_request r = {
+        .prompt = ids, .n_prompt = LENGTH, .max_new_tokens = MOST, .ignore_eos = true};
+    CHECK_MSG(!spw_engine_open(&e, MODEL, &o, &err), "%s", err.text);
+    CHECK(!spw_batch_open(&b, e, NULL, &err) && !spw_batch_submit(b, &r, &id, &err));
+    const struct spw_batch_entry *x = spw_batch_find(b, id);
+    for (int more = 1; more > 0;) {
+        const uint64_t before = x->drafts.n_read, n_drafted = times.n_drafted;
+        const bool lacks = x->answer.n_tokens > before + PART;
+        be_free(b);
+        b->costs.read_seconds = 0; /* not known: the least part */
+        more = spw_batch_step(b, &err);
+        CHECK_MSG(more >= 0, "%s", err.text);
+        spw_batch_times(b, &times);
+        if (!lacks || x->answer.result.n_tokens < 2)
+            continue;
+        CHECK(x->drafts.n_read == before + PART && times.n_drafted == n_drafted);
+        n_parts++;
+    }
+    CHECK(n_parts >= LENGTH / PART - 1 && times.n_accepted > MOST / 4);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
 /* The draft model has no room, or is not there. */
 static void test_refused_model(void)
 {
@@ -459,6 +500,7 @@ int main(int argc, char **argv)
     test_text();
     test_taken_back();
     test_model(&seed);
+    test_reading();
     test_refused_model();
     test_no_mtp();
     test_mtp_costs();
