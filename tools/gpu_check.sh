@@ -294,7 +294,7 @@ generate() { # REPORT OPTIONS...
     local report=$1
     shift
     run_spillway generate "$model" --token-ids "$out/ids.txt" --ids --ignore-eos \
-        --max-new-tokens 32 --device cuda --report "$report" "$@"
+        --max-new-tokens 32 --drafts off --device cuda --report "$report" "$@"
 }
 hash_of() { # REPORT
     sed -n 's/.*"logits_hash": "\([0-9a-f]*\)".*/\1/p' "$1"
@@ -561,7 +561,7 @@ compare() {
     status=$?
     [ $status = 0 ] || { note "transformers at $n tokens: $(tail -n 1 "$out/hf_$n.log")" && return; }
     limited $((limit + 20 - SECONDS)) "$spillway" generate "$models/1b" --token-ids "$out/ids_$n.txt" --ids --ignore-eos \
-        --max-new-tokens 17 --device cuda --device-memory 4GiB --report "$out/spillway_$n.json" \
+        --max-new-tokens 17 --drafts off --device cuda --device-memory 4GiB --report "$out/spillway_$n.json" \
         >"$out/spillway_$n.log" 2>&1 || note "spillway beside transformers: $(tail -n 1 "$out/spillway_$n.log")"
 }
 

@@ -32,7 +32,7 @@ run() { # NAME OPTIONS...
     local name=$1
     shift
     "$spillway" generate "$out/model" --device cpu --token-ids "$out/ids" --ids \
-        --max-new-tokens "$generated" --ignore-eos --context "$tokens" --progress never \
+        --max-new-tokens "$generated" --drafts off --ignore-eos --context "$tokens" --progress never \
         --report "$out/$name.json" "$@" > "$out/$name.tokens"
 }
 run memory
