@@ -303,7 +303,8 @@ static void open_others(struct subject *subjects, uint64_t *seed)
         draw_kv(&o, i ? check_random(seed) % KV_KINDS : 1 + check_random(seed) % 4, seed);
         models[i] =
             i == 2 ? draw_mixture(more[i], 67, seed) : draw_model(more[i], 67, i == 1, seed);
-        subject_open(&subjects[RANDOM + i], &models[i], "engine_random", RANDOM_TOKENS, &o);
+        const size_t n = i == 2 ? RANDOM_TOKENS / 2 : RANDOM_TOKENS; /* experts take their time */
+        subject_open(&subjects[RANDOM + i], &models[i], "engine_random", n, &o);
     }
     struct spw_options o = {0};
     snprintf(dir, sizeof dir, "%.400s/models/stories260K", data ? data : "/none");
