@@ -6,6 +6,7 @@
  *   test_batch_drafts [draws]    SPW_SEED repeats a run */
 #include "model/text/grammar/grammar.h"
 #include "runtime/batch/batch_parts.h"
+#include "runtime/saved.h"
 #include "tests/unit/runtime/batch_requests.h"
 
 enum { N = 12, SESSIONS = 3 };
@@ -379,7 +380,7 @@ static uint32_t propose_one(struct spw_batch_entry *x, int32_t *out, uint32_t mo
 
 static struct spw_session *interrupted; /* if its step has drafts, now and then */
 static struct spw_interrupt interrupt;
-static int n_interrupted, n_moving;
+static int n_interrupted, n_moving, n_resumed;
 
 static void interrupt_drafts(void *context, const struct spw_progress *p)
 {
@@ -388,8 +389,38 @@ static void interrupt_drafts(void *context, const struct spw_progress *p)
         spw_interrupt_raise(&interrupt);
 }
 
-/* Answers the request. disturbs: steps with drafts end early, and the session gets checkpoints
- * between them. */
+static char saved_at[64];
+
+static void save(struct spw_session *s)
+{
+    struct spw_error err = {0};
+    snprintf(saved_at, sizeof saved_at, "/tmp/spw_batch_drafts_%d", (int)getpid());
+    CHECK_MSG(!spw_session_save(s, saved_at, NULL, 0, NULL, &err), "%s", err.text);
+}
+
+/* The session that was saved on the way comes to the same logits. */
+static void check_saved(struct spw_session *s)
+{
+    struct spw_error err = {0};
+    struct spw_session *again;
+    struct spw_saved *v;
+    if (!*saved_at || !spw_session_logits(s))
+        return;
+    CHECK_MSG(!spw_saved_open(&v, saved_at, &err) &&
+                  !spw_session_resume(&again, s->engine, v, &err),
+              "%s", err.text);
+    const struct spw_span span = {again, s->tokens, s->n_tokens, 1};
+    CHECK_MSG(!spw_sync(s->engine, &span, 1, NULL, NULL, &err), "%s", err.text);
+    CHECK(!memcmp(spw_session_logits(again), s->logits, VOCAB * sizeof(float)));
+    n_resumed++;
+    spw_saved_close(v);
+    spw_session_close(again);
+    remove(saved_at);
+    *saved_at = 0;
+}
+
+/* Answers the request. disturbs: steps with drafts end early, and between them the session gets
+ * checkpoints and is saved. */
 static void step_all(const char *folder, struct spw_batch *b, struct spw_session *s, bool disturbs)
 {
     struct spw_error err = {0};
@@ -401,6 +432,8 @@ static void step_all(const char *folder, struct spw_batch *b, struct spw_session
         spw_interrupt_clear(&interrupt); /* it came too late for the step */
         if (disturbs && check_random(&drawn) % 8 == 0)
             CHECK(!spw_session_checkpoint(s));
+        if (disturbs && s->n_tokens && check_random(&drawn) % 8 == 0)
+            save(s);
     }
     interrupted = NULL;
 }
@@ -423,7 +456,9 @@ static void ask_again(const char *folder, bool drafts, bool little, struct spw_r
                             .context = 400,
                             .threads = 2,
                             .prefill_chunk = 16,
+                            .sessions = 2,
                             .rolls_back = true,
+                            .saves = true,
                             .interrupt = &interrupt,
                             .on_progress = interrupt_drafts,
                             .drafts = drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF};
@@ -451,6 +486,7 @@ static void ask_again(const char *folder, bool drafts, bool little, struct spw_r
     spw_batch_close(b);
     const uint64_t reach = spw_kv_reach(s->seq.kv, e->plan.residency, FIRST);
     CHECK_MSG(little || reach == FIRST, "%s: %llu", folder, (unsigned long long)reach);
+    check_saved(s);
     spw_session_close(s);
     spw_engine_close(e);
 }
@@ -476,8 +512,8 @@ static void test_taken_back(void)
         }
         spw_result_free(&off);
     }
-    CHECK_MSG(n_interrupted > 4 && n_moving > 4, "%d interrupted, %d move", n_interrupted,
-              n_moving);
+    CHECK_MSG(n_interrupted > 4 && n_moving > 4 && n_resumed > 4, "%d interrupted, %d move, %d",
+              n_interrupted, n_moving, n_resumed);
 }
 
 int main(int argc, char **argv)
