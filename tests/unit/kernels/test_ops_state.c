@@ -74,14 +74,14 @@ static void test_functions(void)
 {
     static const struct function functions[] = {
         {"exp", num_exp, exp, -FLT_MAX, 88.72f, 1.1, 0},
-        {"expm1", num_expm1, expm1, -FLT_MAX, 0, 1, 0},
+        {"expm1", num_expm1, expm1, -FLT_MAX, 0, 1.1, 0},
         {"tanh", num_tanh, tanh, -FLT_MAX, FLT_MAX, 1.4, 0},
         {"erf", num_erf, erf, -FLT_MAX, FLT_MAX, 1.2, 0},
-        {"sigmoid", num_sigmoid, state_sigmoid, -88, FLT_MAX, 2.4, 0},
+        {"sigmoid", num_sigmoid, state_sigmoid, -88, FLT_MAX, 2.6, 0},
         {"softplus", num_softplus, state_softplus, -FLT_MAX, FLT_MAX, 2.7, 0},
         {"silu", NULL, silu, -FLT_MAX, FLT_MAX, 1.6, SPW_ACT_SILU},
-        {"gelu_tanh", NULL, gelu_tanh, -1e12f, 1e12f, 1.6, SPW_ACT_GELU_TANH},
-        {"gelu_erf", NULL, gelu_erf, -FLT_MAX, FLT_MAX, 1.4, SPW_ACT_GELU_ERF},
+        {"gelu_tanh", NULL, gelu_tanh, -1e12f, 1e12f, 1.8, SPW_ACT_GELU_TANH},
+        {"gelu_erf", NULL, gelu_erf, -FLT_MAX, FLT_MAX, 1.5, SPW_ACT_GELU_ERF},
         {"gelu_quick", NULL, gelu_quick, -FLT_MAX, FLT_MAX, 1.6, SPW_ACT_GELU_QUICK}};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         test_function(&functions[i]);
