@@ -178,7 +178,9 @@ static int change_plan(struct spw_engine *e, const struct change *to, const stru
         set_plan(e, to);
         return 0;
     }
-    if (to->down && !spw_engine_replan(e, &to->in)) {
+    struct spw_plan_input in_place = to->in;
+    in_place.draft_rows = e->in.draft_rows; /* their memory does not move */
+    if (to->down && !spw_engine_replan(e, &in_place)) {
         set_limits(e, to);
         limit_files(e);
         return 0;

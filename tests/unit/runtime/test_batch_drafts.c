@@ -342,6 +342,33 @@ static void test_refused_model(void)
     spw_engine_close(e);
 }
 
+/* What AUTO drafts with takes memory from nothing else: its smallest budgets are those without
+ * drafts, and a step under them moves no more bytes. */
+static void test_tight(void)
+{
+    struct spw_engine *e = open_drafting(MODEL, SPW_DRAFTS_AUTO);
+    struct spw_error err = {0};
+    struct spw_plan_info off, on;
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .context = 400, .threads = 2};
+    CHECK(e->plan.draft_rows >= SPW_DRAFT_MOST);
+    spw_engine_close(e);
+    CHECK(!spw_plan_query(&off, MODEL, &o, &err));
+    const uint64_t least = off.smallest_device_bytes;
+    for (uint64_t part = 0; part <= 8; part++) {
+        o.device_bytes = least + part * (off.device.total - least) / 8;
+        struct spw_plan_info without;
+        o.drafts = SPW_DRAFTS_OFF;
+        CHECK(!spw_plan_query(&without, MODEL, &o, &err));
+        o.drafts = SPW_DRAFTS_AUTO;
+        CHECK_MSG(!spw_plan_query(&on, MODEL, &o, &err), "%s", err.text);
+        CHECK(on.smallest_device_bytes == without.smallest_device_bytes &&
+              on.smallest_host_bytes == without.smallest_host_bytes);
+        for (int i = 0; i < SPW_MOVED_COUNT; i++)
+            CHECK(on.decode_moved_bytes[i] <=
+                  without.decode_moved_bytes[i] + without.decode_moved_bytes[i] / 50);
+    }
+}
+
 /* A text that repeats itself is drafted from itself. */
 static void test_text(void)
 {
@@ -538,6 +565,7 @@ int main(int argc, char **argv)
     test_model(&seed);
     test_reading();
     test_refused_model();
+    test_tight();
     test_no_mtp();
     test_mtp_costs();
     spw_grammar_close(grammar);
