@@ -9,6 +9,8 @@
 #include "runtime/saved.h"
 #include "tests/unit/runtime/batch_requests.h"
 
+#include <unistd.h>
+
 enum { N = 12, SESSIONS = 3 };
 
 /* Their MTP layer is often right. */
@@ -261,6 +263,35 @@ static void test_no_mtp(void)
     CHECK(spw_engine_open(&e, MODEL, &o, &err) == -EINVAL && strstr(err.text, "MTP"));
     CHECK(spw_engine_open(&e, "tests/golden/glm4_moe_plain", &o, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "MTP") && strstr(err.text, "glm4_moe_plain"), "%s", err.text);
+}
+
+/* A session that was saved without the layer lacks its keys and values. */
+static void test_saved_without(void)
+{
+    static const int32_t ids[] = {5, 9, 12, 33, 40};
+    char path[64];
+    struct spw_error err = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU, .context = 400, .saves = true};
+    snprintf(path, sizeof path, "/tmp/spw_batch_drafts_%d", (int)getpid());
+    for (int mtp = 0; mtp < 2; mtp++) {
+        struct spw_engine *e;
+        struct spw_session *s;
+        struct spw_saved *saved;
+        o.drafts = mtp ? SPW_DRAFTS_MTP : SPW_DRAFTS_OFF;
+        CHECK_MSG(!spw_engine_open(&e, mtp_folders[2], &o, &err), "%s", err.text);
+        CHECK(!mtp || (!spw_saved_open(&saved, path, &err) &&
+                       spw_session_resume(&s, e, saved, &err) == -ESTALE));
+        CHECK_MSG(!mtp || strstr(err.text, "without drafts by the MTP layer"), "%s", err.text);
+        if (mtp)
+            spw_saved_close(saved);
+        CHECK(!spw_session_open(&s, e, &err));
+        const struct spw_span span = {s, ids, sizeof ids / sizeof *ids, 1};
+        CHECK(!spw_sync(e, &span, 1, NULL, NULL, &err));
+        CHECK_MSG(!spw_session_save(s, path, NULL, 0, NULL, &err), "%s", err.text);
+        spw_session_close(s);
+        spw_engine_close(e);
+    }
+    unlink(path);
 }
 
 /* The plan of a model whose MTP layer is not asked for is that of one without. */
@@ -568,6 +599,7 @@ int main(int argc, char **argv)
     test_tight();
     test_no_mtp();
     test_mtp_costs();
+    test_saved_without();
     spw_grammar_close(grammar);
     spw_tokenizer_close(t);
     return check_done();
