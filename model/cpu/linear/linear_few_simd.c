@@ -1,5 +1,6 @@
 /* The fast product of quantized weights with two to eight rows of x, with AVX-512: sixteen rows of
  * W side by side (side_by_side.h). One row: along_k.h. */
+#define SIMD_LOAD_HALVES
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/side_by_side.h"
 
