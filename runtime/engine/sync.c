@@ -200,16 +200,7 @@ static int end_early(struct spw_engine *e, struct spw_error *err)
                     "interrupted: sessions keep the tokens that have passed all layers");
 }
 
-static bool has_drafts(const struct spw_engine *e)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < e->step.n; i++)
-        any |= e->step.sessions[i]->n_drafts > 0;
-    return any;
-}
-
-/* The step has failed for good. If only the disk has, or a draft may be the cause, its sessions
- * hold what they held before. */
+/* The step has failed for good. If only the disk has, its sessions hold what they held before. */
 static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
 {
     if (!e->executor)
@@ -217,8 +208,6 @@ static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
                         "the disk is full (%s), and memory for another plan was refused; the "
                         "sessions keep their tokens, and the next step asks for this memory again",
                         strerror(-rc));
-    if (rc == -EDOM && has_drafts(e) && !recover(e))
-        return spw_fail(err, rc, "numbers are not finite (NaN or infinity)");
     if (rc == -EDOM) {
         reset(e, rc, NULL);
         return spw_fail(err, rc, "%s are not finite (NaN or infinity)%s; " EMPTY ": %s",
@@ -246,7 +235,7 @@ static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
 static bool distrust(struct spw_engine *e)
 {
     bool any = false;
-    for (uint32_t i = 0; i < e->step.n && !has_drafts(e); i++)
+    for (uint32_t i = 0; i < e->step.n; i++)
         any |= e->above.persist->distrust(e->step.sessions[i]);
     return any;
 }

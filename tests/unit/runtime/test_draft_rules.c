@@ -92,7 +92,7 @@ static void check_length(uint64_t *seed)
         c.times[i] = check_random(seed) % 3 ? 0 : (double)check_range(seed, 90, 400) / 100;
         last = c.times[i] > 0 ? i : last;
     }
-    c.spent = (double)check_range(seed, 0, 40);
+    c.spent = (double)check_range(seed, 0, 40) + 0.0123; /* no cost is just bearable */
     const double now = cost_of(&c, s.n_beside) + 0.2, bearable = c.spent * 0.008 / 0.1;
     c.row_seconds = check_random(seed) % 2 ? 0 : (double)check_range(seed, 1, 50) / 1000;
     const double first = c.row_seconds > 0 ? fmin(3 * c.row_seconds / 0.1, 1) : 1;
