@@ -62,10 +62,9 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | logits of sessions, of drafts | flags |
- *     gated | embedding | inputs | MTP |          | piece | experts | host lane | expert tables |
- *     experts |
- *   | split states | rows |                     | copies | weight bounce slots |
- *   | logits | flags | states | kept rows |     | expert bounce slots | states | checkpoints |
+ *     gated  or  logits |                      | piece | experts | host lane | expert tables |
+ *   | embedding | inputs | MTP | experts |      | copies | weight bounce slots |
+ *   | rows | flags | states | kept rows |       | expert bounce slots | states | checkpoints |
  *   | copied blocks | weight slots |           | KV frames | bounce slots |
  *   | expert frames | KV frames |
  *   | exact frames | KV slots |

@@ -206,7 +206,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->hidden_beside = take(&end, p->rows_beside * p->hidden_row_bytes);
     d->x = take(&end, m * p->hidden_row_bytes);
     d->codes = take(&end, spw_max_u64(m, p->logits_rows) * in->codes_row_bytes);
-    uint64_t other = end; /* attention is over before the mlp begins */
+    uint64_t other = end,
+             head = end; /* attention is over before the mlp begins, both before the head */
     d->qkv = take(&end, m * spw_row_bytes(in->compute, qkv));
     d->attention = take(&end, m * spw_row_bytes(in->compute, q));
     d->state = take(&end, m * state);
@@ -215,7 +216,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     end = spw_max_u64(end, lay_out_state_rows(p, in, any_layer_does_both(c) ? end : other));
     d->gate_up = take(&other, in->gated_scratch ? 2 * gated : 0);
     d->gated = take(&other, gated);
-    end = spw_max_u64(end, other);
+    d->logits = take(&head, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
+    end = spw_max_u64(spw_max_u64(end, other), head);
     const uint64_t own = p->inputs_row_bytes ? hidden_rows + p->rows_beside : 0;
     d->embedding = take(&end, own * p->hidden_row_bytes);
     d->inputs = take(&end, own * p->inputs_row_bytes);
@@ -225,7 +227,6 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->mtp_joined = take(&end, 2 * m * mtp);
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
-    d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     d->flags = take(&end, sizeof(uint32_t));
     d->states = take(&end, in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) *
                                p->state_bytes);

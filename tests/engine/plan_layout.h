@@ -176,7 +176,6 @@ static void check_device_regions(const struct spw_plan *p, const struct spw_plan
          p->routed_rows ? in->weights->n_expert_blocks * 3 * sizeof(void *) : 0},
         {d->experts.scores, x->n ? z->m * (x->n + 2) * 4 : 0},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
-        {d->logits, z->logits},
         {d->flags, 4},
         {d->states,
          in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) * p->state_bytes},
@@ -204,6 +203,12 @@ static void check_device_regions(const struct spw_plan *p, const struct spw_plan
                               {d->state_out, z->m * z->width * 4},
                               {d->embedding, 0},
                               {d->rows, 0}};
+    const struct region head[] = {{d->x, z->m * c->hidden * z->e},
+                                  first[4],
+                                  {d->logits, z->logits},
+                                  {d->embedding, 0},
+                                  {d->rows, p->logits_rows * p->hidden_row_bytes}};
+    check_apart(head, sizeof head / sizeof *head, d->weights);
     check_apart(first, sizeof first / sizeof *first, d->end);
     check_apart(states, sizeof states / sizeof *states, d->weights);
     check_apart(mlp, sizeof mlp / sizeof *mlp, d->weights);
