@@ -16,7 +16,8 @@
  *   anything else       sessions hold what they held before, or nothing after a device's failure
  *
  * A step does not run again if sessions of the batch have lost tiles that they shared: there may be
- * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. */
+ * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. Nor does
+ * it if another plan has fewer rows of logits than the step has drafts. */
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
 
@@ -260,6 +261,20 @@ static int check_weights(struct spw_engine *e, struct spw_error *err)
     return recover(e) ? reset(e, -EIO, err) : -EIO;
 }
 
+/* Another plan has fewer rows of logits than the step has drafts. */
+static bool lost_draft_rows(const struct spw_engine *e)
+{
+    bool lost = false;
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        lost |= s->n_drafts && s->first_draft_row + s->n_drafts >= e->plan.draft_rows;
+    return lost;
+}
+
+static bool is_stale(const struct spw_engine *e)
+{
+    return spw_engine_lost_shared(e) || lost_draft_rows(e);
+}
+
 /* The rows of the table at the head of this file, for what a run of the executor has returned.
  * n_tries: how often the step ran again since its plan was made. 1: the step runs again; else what
  * it returns. No logits are handed over twice. */
@@ -293,7 +308,7 @@ static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_err
         *n_tries = 0;
     }
     set_starts(e);
-    return spw_engine_lost_shared(e) ? -ESTALE : 1;
+    return is_stale(e) ? -ESTALE : 1;
 }
 
 /* ---- one step ---- */
@@ -360,7 +375,7 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
     set_starts(e);
     s->from_store = 0;
     *n_reused = spw_session_cached(s);
-    return spw_engine_lost_shared(e) ? -ESTALE : 0;
+    return is_stale(e) ? -ESTALE : 0;
 }
 
 /* Adds span i of the caller to the step, if there is anything to compute. */
@@ -549,6 +564,8 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
         spw_engine_drop_aside(e);
     if (!e->aside.n)
         SPW_TRY(share(e, o->publishes));
+    if (lost_draft_rows(e))
+        return -ESTALE;
     e->step.publishes = o->publishes;
     for (size_t i = 0; i < n_spans; i++)
         if (!spans[i].session->is_aside)

@@ -3,6 +3,7 @@
  * No token is lost, and answers stay the same bits unless a fallback says that old KV has less
  * precision. */
 #include "runtime/engine/engine.h"
+#include "runtime/batch/batch_parts.h"
 #include "runtime/engine/memory.h"
 #include "tests/engine/oracle.h"
 
@@ -334,10 +335,114 @@ static void check_drafter(void)
     spw_engine_close(e);
 }
 
+/* ---- drafts ---- */
+
+enum { ASKED = 2, NEW = 40 };
+
+static struct drafting {
+    struct lowering l;
+    struct spw_batch *batch;
+    const struct spw_result *right; /* [ASKED], without drafts */
+    bool in_step;
+} drafting;
+
+/* All are right. Both answers have drafts when the limit becomes lower, before their step. */
+static uint32_t propose(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match)
+{
+    const struct spw_result *r = &drafting.right[x->id - 1];
+    const size_t at = x->answer.result.n_tokens;
+    *match = 40;
+    for (uint32_t i = 0; i < most; i++)
+        out[i] = at + i < r->n_tokens ? r->tokens[at + i] : 0;
+    if (!drafting.in_step && x->id == ASKED && most > 8)
+        lower_on_the_way(&drafting.l, &(struct spw_progress){0});
+    return most;
+}
+
+/* Or on the way. */
+static void lower_beside_drafts(void *context, const struct spw_progress *p)
+{
+    const struct spw_batch *b = drafting.batch;
+    if (b && drafting.in_step && b->rows_beside > 24)
+        lower_on_the_way(context, p);
+}
+
+/* The logits of new tokens lie where rows of logits are. */
+static void check_rows(const struct spw_batch *b)
+{
+    const struct spw_engine *e = b->engine;
+    const uint64_t row = e->model.config.vocab * sizeof(float);
+    const uint64_t end = e->plan.host.draft_logits + e->plan.draft_rows * row;
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+        if (x->n_new && !x->is_kept)
+            CHECK((uint64_t)((const uint8_t *)x->logits - e->lane.host_arena) + x->n_new * row <=
+                  end);
+}
+
+static void answer(struct spw_engine *e, struct spw_result *out)
+{
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    uint64_t id;
+    CHECK(!spw_batch_open(&b, e, NULL, &err));
+    drafting.batch = b;
+    for (uint32_t i = 0; i < ASKED; i++) {
+        const struct spw_request r = {
+            .prompt = ids + 300 * i, .n_prompt = 261, .max_new_tokens = NEW, .ignore_eos = true};
+        CHECK_MSG(!spw_batch_submit(b, &r, &id, &err), "%s", err.text);
+    }
+    if (b->propose)
+        b->propose = propose;
+    b->drafts_all = true;
+    for (int more = 1; more > 0;) {
+        more = spw_batch_step(b, &err);
+        CHECK_MSG(more >= 0, "%s", err.text);
+        check_rows(b);
+    }
+    for (uint64_t i = 0; i < ASKED; i++)
+        CHECK(!spw_batch_take(b, i + 1, &out[i]));
+    spw_batch_close(b);
+    drafting.batch = NULL;
+}
+
+/* The plan for a lower limit has fewer rows of logits for drafts than the step has drafts. */
+static void check_drafts(bool in_step)
+{
+    char prefix[80];
+    struct spw_result off[ASKED], on[ASKED];
+    struct spw_options o = {
+        .sessions = ASKED, .prefix_cache_dir = prefix, .drafts = SPW_DRAFTS_OFF};
+    snprintf(prefix, sizeof prefix, "%s/prefix", root); /* so that memory is taken anew */
+    struct spw_engine *e = open_engine(&o);
+    answer(e, off);
+    spw_engine_close(e);
+    drafting = (struct drafting){.right = off, .in_step = in_step};
+    o.drafts = SPW_DRAFTS_AUTO;
+    o.on_progress = lower_beside_drafts;
+    o.progress_context = &drafting.l;
+    e = open_engine(&o);
+    const uint32_t before = e->plan.draft_rows;
+    drafting.l.bytes = arena_bytes(e) / 4 * 3;
+    drafting.l.engine = e;
+    answer(e, on);
+    CHECK(drafting.l.done && e->plan.draft_rows < before);
+    for (int i = 0; i < ASKED; i++) {
+        CHECK(on[i].n_tokens == NEW && on[i].logits_hash == off[i].logits_hash &&
+              !memcmp(on[i].tokens, off[i].tokens, NEW * sizeof *on[i].tokens));
+        spw_result_free(&on[i]);
+        spw_result_free(&off[i]);
+    }
+    check_fallbacks(e, 1, "drafts");
+    spw_engine_close(e);
+}
+
 int main(void)
 {
     const struct tiny_model m = {TINY("llama", 3, 48, 80, 6, 2, 64, 96, 4096), .more = "",
                                  .untied = true, .seed = 5};
+    /* rows of logits that are a large part of small budgets */
+    const struct tiny_model wide = {TINY("llama", 4, 32, 48, 2, 1, 16, 4000, 1024), .more = "",
+                                    .seed = 6};
     char command[128], disk[80];
     subject_open(&subject, &m, "memory_limit", MOST, &(struct spw_options){0});
     ids = subject.ids[0];
@@ -358,6 +463,12 @@ int main(void)
     }
     check_quantized();
     check_drafter();
+    set_free();
+    subject_close(&subject);
+    subject_open(&subject, &wide, "memory_limit", MOST, &(struct spw_options){0});
+    ids = subject.ids[0];
+    check_drafts(false);
+    check_drafts(true);
     spw_memory_group_root("");
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0);
