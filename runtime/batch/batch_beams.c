@@ -127,20 +127,22 @@ static void end_search(struct spw_batch *b, const struct spw_group *g, uint32_t 
         const enum spw_finish finish = spw_answer_finish(&x->answer);
         x->answer.result.has_score = true;
         x->answer.result.score = score;
-        spw_batch_note_events(b, x);
-        if (rc)
+        if (rc) {
             spw_batch_fail(b, x, rc);
-        else
-            spw_batch_end_well(b, x, finish == SPW_FINISH_NONE ? SPW_FINISH_LENGTH : finish);
+            return;
+        }
+        spw_batch_end_well(b, x, finish == SPW_FINISH_NONE ? SPW_FINISH_LENGTH : finish);
     }
 }
 
 void spw_batch_advance_beams(struct spw_batch *b, const struct spw_group *g, uint32_t n)
 {
-    int rc = 0;
     for (uint32_t i = 0; i < n; i++)
-        rc = b->members[i].token < 0 ? b->members[i].token : rc;
-    if (!rc && spw_beams_has_ended(g->beams)) {
+        if (b->members[i].token < 0) {
+            spw_batch_fail(b, b->deciding[i], b->members[i].token);
+            return;
+        }
+    if (spw_beams_has_ended(g->beams)) {
         end_search(b, g, n);
         return;
     }
@@ -152,7 +154,5 @@ void spw_batch_advance_beams(struct spw_batch *b, const struct spw_group *g, uin
         x->n_failures = 0;
         memcpy(a->tokens + a->request.n_prompt, tokens, n_made * sizeof *tokens);
         a->n_tokens = a->request.n_prompt + n_made;
-        if (rc)
-            spw_batch_fail(b, x, rc);
     }
 }

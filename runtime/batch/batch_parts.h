@@ -235,7 +235,7 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
 /* batch_step.c. The request ends as it should, and the prefix cache keeps its tokens for later
  * requests. The cache reports what it cannot keep; the request does not fail by that. */
 void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
-/* rc, or x->why if it has a text: why the request fails. */
+/* rc, or x->why if it has a text: why the request fails, and all beams of its search. */
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
 /* Computes the first n spans of the batch. prefill: they have prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);

@@ -168,11 +168,20 @@ static bool put_together(struct spw_batch *b, const struct spw_batch_entry *x, b
         if (b->running[i] != (out ? y : NULL))
             continue;
         b->running[i] = out ? NULL : y;
+        y->has_started = !out; /* beams share the prompt of the first one */
         n++;
     }
     if (n < n_together(x) && !out)
         put_together(b, x, true);
     return n == n_together(x);
+}
+
+static bool has_places(struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    const bool has = put_together(b, x, false);
+    if (has)
+        put_together(b, x, true);
+    return has;
 }
 
 /* Whether there is room for a request in this free place, which is the first one, maybe if it takes
@@ -184,8 +193,7 @@ static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t pl
         return false;
     struct spw_ended_session *ended = ended_at(b, place);
     const uint64_t n_prompt = ended ? ended->n_prompt : 0;
-    if (!put_together(b, x, false))
-        return false;
+    put_together(b, x, false);
     bool has = fit_together(b);
     if (!has && n_prompt) {
         ended->n_prompt = 0;
@@ -198,9 +206,9 @@ static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t pl
     return has;
 }
 
-/* Whether the request starts now. The request waits if no session is free, or if its tiles have no
- * room, as long as a running request will give its session back. If none will, the request starts,
- * and open_session() fails with a reason. */
+/* Whether the request starts now. The request waits if places are missing. It waits if no session
+ * is free, or if its tiles have no room, as long as a running request will give its session back.
+ * If none will, the request starts, and open_session() fails with a reason. */
 static bool starts_now(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     bool others_end = false;
@@ -208,7 +216,7 @@ static bool starts_now(struct spw_batch *b, struct spw_batch_entry *x, uint32_t 
         others_end |= !y->answer.request.session;
     for (uint32_t i = 0; i < b->n_ended; i++)
         others_end |= !b->ended[i].is_free; /* it is open until the next step */
-    return has_room(b, x, place) || !others_end;
+    return has_places(b, x) && (has_room(b, x, place) || !others_end);
 }
 
 static void start_together(struct spw_batch *b, const struct spw_batch_entry *x)
@@ -307,12 +315,14 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
     x->session->is_last_step = true; /* nothing is fetched for a next token; see make_spans */
 }
 
-/* Whether a session is open that the batch closes, now or when its request ends. */
-static bool any_session(const struct spw_batch *b)
+/* Whether a session is open that the batch closes, now or when its request ends. Beams do not wait
+ * for each other. */
+static bool any_session(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
     bool any = false;
-    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
-        any |= x->session && x->session->of_batch;
+    for (struct spw_batch_entry *y = NULL; (y = spw_batch_next(b, y));)
+        any |= y->session && y->session->of_batch &&
+               !(x->group.beams && x->group.first == y->group.first);
     return any || b->n_ended;
 }
 
@@ -333,7 +343,7 @@ static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
     int rc = shared ? spw_session_fork_for(&x->session, b->running[donor]->session, shared, most,
                                            &x->why)
                     : spw_session_open_for(&x->session, b->engine, most, &x->why);
-    if (rc == -ENOMEM && any_session(b))
+    if (rc == -ENOMEM && any_session(b, x))
         spw_error_clear(&x->why); /* it gets one when another request has ended */
     else if (rc)
         spw_batch_fail(b, x, rc);

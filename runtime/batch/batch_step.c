@@ -5,9 +5,8 @@
 
 /* ---- one request ---- */
 
-void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
+static void say_why(const struct spw_batch *b, struct spw_batch_entry *x, int rc)
 {
-    x->rc = rc;
     if (rc == -EDOM)
         spw_fail(&x->why, rc, "the logits are not numbers (NaN): %s",
                  spw_engine_nan_advice(b->engine));
@@ -18,7 +17,20 @@ void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
                  "no token of the vocabulary continues the answer as its grammar demands");
     else if (!*x->why.text)
         spw_fail(&x->why, rc, "%s", strerror(-rc));
-    spw_batch_end(b, x, SPW_FINISH_FAILED);
+}
+
+void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
+{
+    const struct spw_group g = x->group;
+    say_why(b, x, rc);
+    for (uint64_t id = g.first; id < g.first + g.n; id++) {
+        struct spw_batch_entry *y = spw_batch_find(b, id);
+        if (y != x && (!g.beams || !y || y->answer.result.finish != SPW_FINISH_NONE))
+            continue;
+        y->rc = rc;
+        y->why = x->why;
+        spw_batch_end(b, y, SPW_FINISH_FAILED);
+    }
 }
 
 void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish)
