@@ -348,6 +348,7 @@ int spw_kv_checkpoint_layer(struct spw_kv_seq *seq, uint64_t n, uint32_t layer)
     const uint32_t i = find(seq, n);
     if (i == seq->n_checkpoints || at(seq, i)->n_tokens != n || !at(seq, i)->begun)
         return 0;
+    assert(seq->state_tokens[layer - seq->kv->states.first].taken == n);
     return spw_kv_state_save(seq, layer, memory_of(seq->kv, at(seq, i), layer));
 }
 

@@ -99,7 +99,6 @@ int spw_kv_state_leave(struct spw_kv_seq *seq, uint32_t layer)
 int spw_kv_state_save(const struct spw_kv_seq *seq, uint32_t layer, void *memory)
 {
     assert(seq->loaded == SPW_KV_NO_LAYER || seq->loaded == layer);
-    assert(tokens_of(seq, layer)->taken == tokens_of(seq, layer)->held);
     if (!seq->kv->o.states.stay && seq->loaded != layer)
         SPW_TRY(copy(seq, on_device(seq, layer), home(seq, layer), SPW_LINK_HOST_TO_DEVICE));
     return copy(seq, memory, on_device(seq, layer), SPW_LINK_DEVICE_TO_HOST);
@@ -196,7 +195,8 @@ static void release(struct spw_kv_seq *seq, uint32_t layer)
     *tokens_of(seq, layer) = (struct spw_state_tokens){0};
 }
 
-/* The state as it is now, or the checkpoint at the end of an earlier tile. */
+/* The state as it is now, or the checkpoint at the end of an earlier tile. Rows that are kept end
+ * no tile: they come after the state that is asked for. */
 static int export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t begin, uint32_t end, void *memory)
 {

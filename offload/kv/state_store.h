@@ -40,7 +40,7 @@ void spw_kv_state_took(struct spw_kv_seq *seq, uint32_t layer);
 int spw_kv_state_leave(struct spw_kv_seq *seq, uint32_t layer);
 
 /* Copies of the state of a layer where it lies now, on `compute`: to `memory` on the host, and from
- * there. The state has taken all rows. */
+ * there. Rows that are kept are no part of it. */
 int spw_kv_state_save(const struct spw_kv_seq *seq, uint32_t layer, void *memory);
 int spw_kv_state_restore(struct spw_kv_seq *seq, uint32_t layer, const void *memory);
 

@@ -220,6 +220,39 @@ static void test_prefix(const char *dir, bool has_any, uint64_t *seed)
     spw_result_free(&warm[1]);
 }
 
+/* The answer ends in a step with drafts that begins with a tile: the prefix cache gets the states
+ * there, which the rows of the step have not passed. */
+static void test_published(const char *dir, uint64_t *seed)
+{
+    enum { FIRST = 250, BORDER = 256, DRAFTED = 9 };
+    int32_t ids[MOST_TOKENS];
+    char cache[64], command[96];
+    struct spw_result off, on;
+    struct spw_options o = {.context = MOST_TOKENS, .threads = 2, .prefix_cache_dir = cache};
+    struct spw_request r = draw_request(ids, FIRST, seed);
+    snprintf(cache, sizeof cache, "/tmp/spw_draft_kinds_%d", (int)getpid());
+    snprintf(command, sizeof command, "rm -r %s", cache);
+    r.ignore_eos = true;
+    r.max_new_tokens = BORDER + 2 + DRAFTED - FIRST;
+    ask(dir, &(struct spw_options){.context = MOST_TOKENS, .threads = 2}, NONE, &r, &off);
+    right = &off;
+    ask(dir, &o, RIGHT, &r, &on);
+    check_same(&off, &on, dir, RIGHT);
+    CHECK(on.step_rows[r.max_new_tokens - DRAFTED - 1] == DRAFTED + 1);
+    spw_result_free(&on);
+    memcpy(ids + FIRST, off.tokens, (size_t)(BORDER - FIRST + 1) * sizeof *ids);
+    r.n_prompt = BORDER + 1;
+    r.max_new_tokens = DRAFTED;
+    spw_result_free(&off);
+    ask(dir, &(struct spw_options){.context = MOST_TOKENS, .threads = 2}, NONE, &r, &off);
+    ask(dir, &o, NONE, &r, &on);
+    check_same(&off, &on, dir, NONE);
+    CHECK_MSG(on.n_from_store == BORDER, "%s: %zu", dir, on.n_from_store);
+    spw_result_free(&off);
+    spw_result_free(&on);
+    CHECK(system(command) == 0);
+}
+
 /* ---- models of any sizes ---- */
 
 static void check_model(uint64_t *seed)
@@ -262,6 +295,8 @@ int main(int argc, char **argv)
     test_prefix("tests/golden/llama_700", true, &seed);
     test_prefix("tests/golden/exaone_moe_listed", false, &seed); /* no checkpoint lies that early */
     test_prefix("tests/golden/qwen3_next_plain", true, &seed);
+    test_published("tests/golden/qwen3_next_plain", &seed);
+    test_published("tests/golden/mamba2_plain", &seed);
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }
