@@ -125,7 +125,6 @@ static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_inpu
     e->choices = take(end, n * sizeof(struct spw_choice));
     e->places = take(end, n * sizeof(uint32_t));
     e->index = take(end, n * sizeof(uint32_t));
-    e->addresses = take(end, host ? 0 : spw_plan_addresses_bytes(p, in->weights));
     e->scores = take(
         end,
         host || !rows ? 0 : p->chunk * (c->experts.n * sizeof(float) + sizeof(struct spw_choice)));
@@ -222,12 +221,14 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->embedding = take(&end, own * p->hidden_row_bytes);
     d->inputs = take(&end, own * p->inputs_row_bytes);
     const uint64_t mtp = c->mtp ? p->hidden_row_bytes : 0;
-    d->mtp_kept = take(&end, (in->sessions * (uint64_t)SPW_MTP_KEPT + 1) * mtp);
     d->mtp_rows = take(&end, (m + 1) * mtp);
     d->mtp_joined = take(&end, 2 * m * mtp);
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->flags = take(&end, sizeof(uint32_t));
+    /* from here on, what stays between steps: a plan in place uses what is before that */
+    d->mtp_kept = take(&end, (in->sessions * (uint64_t)SPW_MTP_KEPT + 1) * mtp);
+    d->experts.addresses = take(&end, spw_plan_addresses_bytes(p, in->weights));
     d->states = take(&end, in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) *
                                p->state_bytes);
     size_kept_rows(p, in);

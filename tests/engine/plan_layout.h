@@ -172,11 +172,11 @@ static void check_device_regions(const struct spw_plan *p, const struct spw_plan
         {d->experts.choices, z->choices * 8},
         {d->experts.places, z->choices * 4},
         {d->experts.index, z->choices * 4},
-        {d->experts.addresses,
-         p->routed_rows ? in->weights->n_expert_blocks * 3 * sizeof(void *) : 0},
         {d->experts.scores, x->n ? z->m * (x->n + 2) * 4 : 0},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->flags, 4},
+        {d->experts.addresses,
+         p->routed_rows ? in->weights->n_expert_blocks * 3 * sizeof(void *) : 0},
         {d->states,
          in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) * p->state_bytes},
         {d->kept_rows, in->sessions * p->n_states *

@@ -307,6 +307,42 @@ static void test_mtp_costs(void)
     CHECK(on.kv_bytes_per_token * 2 == off.kv_bytes_per_token * 3);
 }
 
+/* Old keys and values become smaller in place: the rows that the layer needs stay as they are. */
+static void test_mtp_replan(void)
+{
+    enum { LENGTH = 900 };
+    int32_t ids[LENGTH];
+    struct spw_engine *e;
+    struct spw_session *s;
+    struct spw_error err = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 1000,
+                            .threads = 2,
+                            .prefill_chunk = 16,
+                            .residual_window = 128,
+                            .host_bytes = 4 << 20,
+                            .drafts = SPW_DRAFTS_MTP};
+    struct spw_plan_info info;
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = 5 + i * i % 80;
+    CHECK_MSG(!spw_plan_query(&info, mtp_folders[1], &o, &err), "%s", err.text);
+    o.device_bytes = (info.smallest_device_bytes + info.device.total) / 2;
+    CHECK_MSG(!spw_engine_open(&e, mtp_folders[1], &o, &err), "%s", err.text);
+    CHECK(!spw_session_open(&s, e, &err));
+    const struct spw_span span = {s, ids, LENGTH, 1};
+    CHECK_MSG(!spw_sync(e, &span, 1, NULL, NULL, &err), "%s", err.text);
+    const uint8_t *kept = e->lane.device_arena + e->plan.device.mtp_kept;
+    const uint64_t bytes = (SPW_MTP_KEPT + 1) * e->plan.hidden_row_bytes;
+    uint8_t *before = spw_alloc(bytes);
+    struct spw_plan_input in = e->in;
+    memcpy(before, kept, bytes);
+    spw_plan_set_precision(&in, SPW_KV_INT8);
+    CHECK(!spw_engine_replan(e, &in) && !memcmp(before, kept, bytes));
+    spw_free(before);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
 /* The draft model reads a prompt in parts, one beside each step, and proposes nothing before it has
  * read all but a few tokens. */
 static void test_reading(void)
@@ -599,6 +635,7 @@ int main(int argc, char **argv)
     test_tight();
     test_no_mtp();
     test_mtp_costs();
+    test_mtp_replan();
     test_saved_without();
     spw_grammar_close(grammar);
     spw_tokenizer_close(t);
