@@ -21,6 +21,7 @@ struct spw_plan_info {
     bool int8_activations;           /* in products with quantized weights */
     enum spw_kv_precision precision; /* of old KV */
     uint64_t residual_tokens;        /* the newest tokens, which stay exact */
+    bool shares_tiles;               /* forked sessions share KV; else each has all of its own */
     /* Sessions can be cut back to the beginning of their latest prompt, or of its last pass: after
      * an interrupted step they still hold what they held before. */
     bool rolls_back;

@@ -498,6 +498,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->context = in->context;
     i->sessions = in->sessions;
     i->full_sessions = (uint32_t)spw_plan_full_sessions(in);
+    i->shares_tiles = !spw_plan_sharing(p).needs_checkpoint;
     i->prefill_chunk = p->chunk;
     i->prefetch_slots = p->n_kv_slots;
     i->prefetch_splits = p->n_kv_slots ? p->slot_tiles / SPW_SPLIT_TILES : 0;

@@ -97,11 +97,11 @@ int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
     }
 }
 
-/* Says that prompts may wait for memory. */
-static void say_pool(const struct spw_engine *e)
+/* Says that prompts may wait for memory. The beams of the command's own search have one prompt. */
+static void say_pool(const struct cli_options *o, const struct spw_engine *e)
 {
     const struct spw_plan_info *p = spw_engine_plan(e);
-    if (p->full_sessions < p->sessions)
+    if (p->full_sessions < p->sessions && o->num_beams <= 1)
         cli_note("there is memory for %llu tokens of all prompts that run; a prompt waits until it "
                  "fits with its answer",
                  (unsigned long long)(p->full_sessions * p->context));
@@ -175,7 +175,7 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
         cli_note("%s", limits->why.text);
     say_device(o, *out);
     say_wrapper(spw_engine_config(*out)->wrapper);
-    say_pool(*out);
+    say_pool(o, *out);
     cli_check_kv_warn(o, options);
     return 0;
 }

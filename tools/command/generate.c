@@ -361,14 +361,19 @@ static void say_trace(const struct run *r)
                  r->o->expert_trace);
 }
 
-/* As many contexts as the beams need, which share the prompt, but for its last tile. */
-static uint32_t count_full(const struct run *r, uint64_t context)
+/* As many contexts as the beams need: they share the prompt, but for its last tile, or nothing. */
+static void count_full(const struct run *r, struct spw_options *options)
 {
     enum { TILE = 128 };
+    struct spw_plan_info plan;
     const struct cli_input *in = &r->inputs.items[0];
     const uint64_t own = in->max_new_tokens + 2 * TILE;
-    const uint64_t all = in->n_tokens + r->o->num_beams * own;
-    return (uint32_t)spw_min_u64(r->o->num_beams, spw_div_up(all, context));
+    const uint64_t all = in->n_tokens + options->sessions * own;
+    options->full_sessions =
+        (uint32_t)spw_min_u64(options->sessions, spw_div_up(all, options->context));
+    if (options->sessions > 1 && !spw_plan_query(&plan, r->o->operand, options, NULL) &&
+        !plan.shares_tiles)
+        options->full_sessions = options->sessions;
 }
 
 static int open_engine(struct run *r)
@@ -377,7 +382,7 @@ static int open_engine(struct run *r)
     struct spw_options options =
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, (uint32_t)o->num_beams);
     int code;
-    options.full_sessions = count_full(r, options.context);
+    count_full(r, &options);
     options.on_progress = cli_progress_callback();
     options.saves = o->save || o->resume;
     options.rolls_back = o->save; /* an interrupted run can be saved, too */
