@@ -174,7 +174,9 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
     for (enum spw_kv_precision k = e->in.precision; k <= last; k++) {
         struct spw_plan_input in = e->in;
         spw_plan_set_precision(&in, k);
-        in.draft_rows = spw_drafts_are_optional(&e->options) ? 0 : in.draft_rows;
+        in.draft_rows = spw_drafts_are_optional(&e->options)
+                            ? 0
+                            : spw_min_u32(in.draft_rows, SPW_PLAN_LEAST_DRAFT_ROWS);
         if (!is_shared(e)) {
             budgets[SPW_BUDGET_DEVICE] = e->options.device_bytes;
             budgets[SPW_BUDGET_HOST] = bytes;

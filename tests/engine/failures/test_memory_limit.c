@@ -406,7 +406,7 @@ static void answer(struct spw_engine *e, struct spw_result *out)
 }
 
 /* The plan for a lower limit has fewer rows of logits for drafts than the step has drafts. */
-static void check_drafts(bool in_step)
+static void check_drafts(enum spw_drafts drafts, bool in_step)
 {
     char prefix[80];
     struct spw_result off[ASKED], on[ASKED];
@@ -417,7 +417,7 @@ static void check_drafts(bool in_step)
     answer(e, off);
     spw_engine_close(e);
     drafting = (struct drafting){.right = off, .in_step = in_step};
-    o.drafts = SPW_DRAFTS_AUTO;
+    o.drafts = drafts;
     o.on_progress = lower_beside_drafts;
     o.progress_context = &drafting.l;
     e = open_engine(&o);
@@ -467,8 +467,8 @@ int main(void)
     subject_close(&subject);
     subject_open(&subject, &wide, "memory_limit", MOST, &(struct spw_options){0});
     ids = subject.ids[0];
-    check_drafts(false);
-    check_drafts(true);
+    check_drafts(SPW_DRAFTS_AUTO, false);
+    check_drafts(SPW_DRAFTS_TEXT, true);
     spw_memory_group_root("");
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0);
