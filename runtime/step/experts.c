@@ -251,15 +251,15 @@ static int queue_on_host(const struct spw_experts *x, uint32_t layer, uint32_t i
 static int send_outputs(const struct spw_experts *x, uint32_t layer)
 {
     const uint64_t row = row_bytes(x);
-    const uint32_t *ends = x->ends - first_expert(x, layer); /* by numbers over all layers */
+    const uint32_t first = first_expert(x, layer);
     uint8_t *to = on_device(x, x->plan->device.experts.y, 0, config(x)->n_kept * row);
     for (uint32_t i = 0; i < x->n_visited; i++) {
         if (!x->visit[i].missed)
             continue;
-        const uint64_t from = ends[x->visit[i].expert];
+        const uint64_t from = x->ends[x->visit[i].expert - first];
         while (i + 1 < x->n_visited && x->visit[i + 1].missed)
             i++;
-        const uint64_t bytes = (ends[x->visit[i].expert + 1] - from) * row;
+        const uint64_t bytes = (x->ends[x->visit[i].expert - first + 1] - from) * row;
         SPW_TRY(spw_lane_copy(x->lane, to + from * row, x->host->y + from * row, bytes,
                               SPW_LINK_HOST_TO_DEVICE, x->lane->compute));
     }

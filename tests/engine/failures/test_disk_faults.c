@@ -41,9 +41,7 @@ struct world {
     struct twin twin; /* of the engine that runs */
 };
 
-#define TEST_FILE "/model.safetensors"
-
-static uint64_t n_runs, n_errors, n_recovered, n_predicted;
+static uint64_t n_runs, n_errors, n_recovered, n_predicted, host_bytes;
 
 /* A prompt, then a few tokens one by one; after an error of weights from where the session is. The
  * first failure ends it. */
@@ -69,23 +67,31 @@ static int run(struct world *w, struct spw_engine *e, struct spw_session *sessio
     return 0;
 }
 
+static const struct spw_tensor *find_tensor(const struct spw_engine *e, const char *own_name)
+{
+    for (size_t i = 0; i < spw_tensors_count(e->model.tensors); i++)
+        if (!strcmp(spw_tensors_at(e->model.tensors, i)->own_name, own_name))
+            return spw_tensors_at(e->model.tensors, i);
+    return NULL;
+}
+
 /* Whether the text names the file, and the tensor at the place: or the first and the last one of
  * the record that has the place. */
 static bool names_tensor(struct spw_engine *e, uint64_t place, const char *text)
 {
     char first[128] = "", last[128] = "";
-    const char *after = strstr(text, TEST_FILE ": tensor");
+    const char *file = spw_tensors_path(e->model.tensors, 0), *after = strstr(text, file);
     const struct spw_tensor *a, *b;
-    if (!after)
+    if (!after || strncmp(after + strlen(file), ": tensor", 8) != 0)
         return false;
-    after += strlen(TEST_FILE ": tensor");
+    after += strlen(file) + 8;
     if (sscanf(after, "s %127[^ :] to %127[^ :]: weights", first, last) != 2) {
         if (sscanf(after, " %127[^ :]: weights", first) != 1)
             return false;
         memcpy(last, first, sizeof last);
     }
-    a = spw_tensors_find(e->model.tensors, first);
-    b = spw_tensors_find(e->model.tensors, last);
+    a = find_tensor(e, first);
+    b = find_tensor(e, last);
     return a && b && place / SPW_FILE_BLOCK >= a->file_offset / SPW_FILE_BLOCK &&
            place < spw_align_up(b->file_offset + b->bytes, SPW_FILE_BLOCK);
 }
@@ -113,7 +119,10 @@ static void check_losses(const struct world *w, struct spw_engine *e, int rc, st
 {
     uint64_t n = e->events.n_lost_tiles;
     struct spw_engine_event first;
+    struct spw_stats stats;
     run_check_peaks(e, &w->o, what);
+    spw_engine_stats(e, &stats);
+    host_bytes += stats.host_multiplied_bytes;
     n_recovered += n > 0;
     while (spw_engine_event(e, &first) && first.kind != SPW_ENGINE_LOST_TILE)
         ;
@@ -228,7 +237,7 @@ static void make_tight(struct world *w)
 static void run_setting(const struct setting *is)
 {
     static struct world w;
-    n_runs = n_recovered = n_errors = n_predicted = 0;
+    n_runs = n_recovered = n_errors = n_predicted = host_bytes = 0;
     w = (struct world){.is = is};
     subject_open(&w.s, &is->model, "disk_faults", is->n_prompt + N_MORE,
                  &(struct spw_options){.precision = is->precision, .residual_window = SPW_NONE});
@@ -245,6 +254,7 @@ static void run_setting(const struct setting *is)
             if (RUN_UNDER_ASAN && !check_full() && direct == (io == SPW_IO_URING))
                 continue; /* each of both once */
             w.backend = run_backend(direct);
+            w.backend.host_lane = !direct;
             w.o.io = (enum spw_io_kind)io;
             make_tight(&w);
             sweep(&w);
@@ -257,7 +267,7 @@ static void run_setting(const struct setting *is)
         is->weights ? "weights, KV" : "KV", spw_kv_precision_name(is->precision),
         (unsigned long long)n_runs, (unsigned long long)n_predicted,
         (unsigned long long)n_recovered, (unsigned long long)n_errors);
-    CHECK(n_errors > 0);
+    CHECK(n_errors > 0 && (host_bytes > 0) == (is->model.stored == TINY_QUANTIZED));
     CHECK(is->weights || (n_recovered > 0 && n_predicted > 0));
 }
 
@@ -273,6 +283,15 @@ int main(int argc, char **argv)
                                          .untied = true, .stored = TINY_BF16, .seed = 92};
     const struct tiny_model exact = {TINY("llama", TEST_GPU ? 3 : 4, 32, 48, 2, 1, 16, 67, 2048),
                                      .untied = true, .stored = TINY_BF16, .seed = 91};
+    const struct tiny_model mixture = {
+        TINY("qwen3_moe", 2, 64, 32, 2, 1, 32, 67, 512),
+        .more = ",\"num_experts\":8,\"num_experts_per_tok\":3,\"moe_intermediate_size\":32",
+        .qk_norm = true,
+        .untied = true,
+        .stored = TINY_QUANTIZED,
+        .seed = 93,
+        .experts = 8,
+        .expert_width = 32};
     const int few = TEST_GPU || SLOW ? 1 : 3; /* runs of each fault; and each of the first N */
     const size_t n_prompt = TEST_GPU ? 800 : SLOW || !check_full() ? 1100 : 1900;
     const struct setting settings[] = {
@@ -282,11 +301,13 @@ int main(int argc, char **argv)
         /* its matrices lie at odd addresses */
         {tiny_models[2], SPW_KV_EXACT, 150, 0, 3, of_weights, INT32_MAX, true},
         {tiny_models[6], SPW_KV_EXACT, 40, 0, 3, 5 * of_weights, INT32_MAX, true}, /* experts */
+        /* the same in the steps of one row: the host multiplies those that it reads */
+        {mixture, SPW_KV_EXACT, 40, 40, 44, 1, 3, true},
     };
     if (!run_is_there())
         return CHECK_SKIP;
     int64_t outstanding = spw_alloc_outstanding();
-    for (size_t i = 0; i < (TEST_GPU || (RUN_UNDER_TSAN && !check_full()) ? 2 : 5); i++)
+    for (size_t i = 0; i < (TEST_GPU || (RUN_UNDER_TSAN && !check_full()) ? 2 : 6); i++)
         run_setting(&settings[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
