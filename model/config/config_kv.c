@@ -197,6 +197,7 @@ static int open_slices(struct spw_model_config *out, const struct spw_keys *keys
 int spw_config_add_mtp(struct spw_model_config *c, struct spw_error *err)
 {
     const uint32_t layer = c->n_layers;
+    spw_error_clear(err);
     if (!c->may_add_mtp)
         return spw_fail(err, -EINVAL,
                         "the config (model_type %s): the model has no layer that predicts further "

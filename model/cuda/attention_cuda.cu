@@ -98,9 +98,9 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
     const uint32_t d = a.head_dim;
     const size_t at = (size_t)blockIdx.x * (d + 2), stride = a.rows * a.n_heads * (size_t)(d + 2);
     float *state = a.state + at;
-    const float *split = split_states + at - stride; /* the index starts at 1 */
+    const float *split = split_states + at;
     for (uint32_t i = threadIdx.x; i <= n_splits; i += blockDim.x) {
-        const float *from = i ? split + i * stride + d : state + d;
+        const float *from = i ? split + (i - 1) * stride + d : state + d;
         bool none = i == 0 && a.first;
         tops[i] = none ? -INFINITY : from[0];
         sums[i] = none ? 0.0f : from[1];
@@ -118,7 +118,7 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
         float sum = sums[0];
         SPW_UNROLL_BY(16) /* number of loads in flight */
         for (uint32_t i = 1; i <= n_splits; i++) {
-            float2 x = *(const float2 *)(split + i * stride + c);
+            float2 x = *(const float2 *)(split + (i - 1) * stride + c);
             float2 merged = make_float2(attention_merge_out(factors[i], out.x, x.x),
                                         attention_merge_out(factors[i], out.y, x.y));
             out = sums[i] != 0 ? merged : out;

@@ -355,7 +355,7 @@ static void test_names(void)
          "model.layers.1.mlp.experts.gate_up_proj.weight"},
         {"gemma4", "per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
         {"gpt-oss", "blk.0.attn_sinks.weight", "model.layers.0.self_attn.sinks"},
-        {"glm4moe", "blk.46.nextn.eh_proj.weight", "model.layers.46.nextn.eh_proj.weight"},
+        {"glm4moe", "blk.46.nextn.eh_proj.weight", "model.layers.46.eh_proj.weight"},
         {"glm4moe", "blk.46.nextn.eh_proj", NULL},
         {"llama", "blk.0.ffn_gate_inp.weight.scale", NULL},
         {"llama", "blk.0.laurel_l.weight", NULL},

@@ -220,32 +220,33 @@ const struct cli_row cli_rows[] = {
      FIELD(seed)},
     {"seed", CLI_COUNT, CLI_BENCH, "Generation", "N",
      "the same seed gives the same random prompts (0)", FIELD(seed)},
-    {"num-beams", CLI_COUNT, CLI_GENERATE, "Generation", "N",
-     "search with N beams for the answer with the best score: its log-probability, divided by its "
-     "length to the power of --length-penalty. The answer is printed when it is complete; 1 means "
-     "off (1)",
-     FIELD(num_beams), RANGE(1, 256)},
-    {"num-beam-groups", CLI_COUNT, CLI_GENERATE, "Generation", "N",
-     "divide the beams into N groups whose tokens differ from each other (1)",
-     FIELD(num_beam_groups), RANGE(1, 256)},
-    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
-     "with groups: subtract X from a token for each beam of an earlier group that has taken it "
-     "(0)",
-     FIELD(diversity_penalty), RANGE(0, 1e6)},
-    {"length-penalty", CLI_NUMBER, CLI_GENERATE, "Generation", "X",
-     "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
-     RANGE(-100, 100)},
-    {"early-stopping", CLI_CHOICE, CLI_GENERATE, "Generation", NULL,
-     "with beams: 'true' ends the search when there are as many answers as beams, 'false' when no "
-     "better one is likely, 'never' when none is possible (false)",
-     FIELD(early_stopping), .choices = early_stops},
-    {"num-return-sequences", CLI_COUNT, CLI_GENERATE, "Generation", "N",
-     "with beams: print the N best answers, with an empty line between them (1)",
-     FIELD(num_return_sequences), RANGE(1, 256)},
     {"n", CLI_COUNT, PROMPTED, "Generation", "N",
      "with --prompts: N answers to each prompt, with different draws (1)", FIELD(n), RANGE(1, 128)},
     {"n", CLI_COUNT, CLI_BATCH, "Generation", "N",
      "N answers to each prompt, with different draws (1)", FIELD(n), RANGE(1, 128)},
+
+    {"num-beams", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
+     "search with N beams for the answer with the best score: its log-probability, divided by its "
+     "length to the power of --length-penalty. The answer is printed when it is complete; 1 means "
+     "off (1)",
+     FIELD(num_beams), RANGE(1, 256)},
+    {"num-beam-groups", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
+     "divide the beams into N groups whose tokens differ from each other (1)",
+     FIELD(num_beam_groups), RANGE(1, 256)},
+    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE, "Beam search", "X",
+     "with groups: subtract X from a token for each beam of an earlier group that has taken it "
+     "(0)",
+     FIELD(diversity_penalty), RANGE(0, 1e6)},
+    {"length-penalty", CLI_NUMBER, CLI_GENERATE, "Beam search", "X",
+     "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
+     RANGE(-100, 100)},
+    {"early-stopping", CLI_CHOICE, CLI_GENERATE, "Beam search", NULL,
+     "with beams: 'true' ends the search when there are as many answers as beams, 'false' when no "
+     "better one is likely, 'never' when none is possible (false)",
+     FIELD(early_stopping), .choices = early_stops},
+    {"num-return-sequences", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
+     "with beams: print the N best answers, with an empty line between them (1)",
+     FIELD(num_return_sequences), RANGE(1, 256)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget of device memory; on the CPU, of working memory (what is available; on a GPU, "
