@@ -100,8 +100,11 @@ static void draw_run(struct order_run *r, int number, uint64_t *seed)
     o->device_bytes = o->host_bytes = 0;
     struct spw_plan_info all = run_plan_on(&r->backend, r->s->dir, o);
     uint64_t low = all.smallest_device_bytes, high = all.device.total;
-    o->device_bytes = check_random(seed) % 3 ? low : check_range(seed, low, (low + high) / 2);
+    o->device_bytes = low;
     o->host_bytes = (uint64_t)1 << 30;
+    const uint64_t more = check_random(seed) % 3 ? low : check_range(seed, low, (low + high) / 2);
+    if (!run_plan_on(&r->backend, r->s->dir, o).host_rows) /* else many are missed */
+        o->device_bytes = more;
     if (number / 12 % 3)
         o->host_bytes = run_plan_on(&r->backend, r->s->dir, o).smallest_host_bytes;
     struct spw_plan_info info = run_plan_on(&r->backend, r->s->dir, o);
@@ -154,6 +157,18 @@ static void run_resident(struct subject *s)
 
 enum { N_DRAWN = 3 };
 
+/* Whether the host multiplies experts of the model where they do not fit: all of them must be of
+ * types whose products are integers. */
+static bool has_host_rows(const struct subject *s)
+{
+    struct order_run r = {.o = s->o, .backend = run_backend(false)};
+    r.backend.host_lane = true;
+    r.o.sessions = N_SESSIONS;
+    r.o.device_bytes = run_plan_on(&r.backend, s->dir, &r.o).smallest_device_bytes;
+    r.o.host_bytes = (uint64_t)1 << 30;
+    return run_plan_on(&r.backend, s->dir, &r.o).host_rows > 0;
+}
+
 /* Stored in f32, in bf16 at odd addresses, in quantized types of a GGUF file. */
 static void open_subjects(struct subject *subjects, uint64_t *seed)
 {
@@ -168,6 +183,10 @@ static void open_subjects(struct subject *subjects, uint64_t *seed)
         models[i].stored = stored[i];
         models[i].seed -= models[i].seed % 3 + (stored[i] == TINY_F32);
         subject_open(&subjects[i], &models[i], "expert_order", TOKENS, &(struct spw_options){0});
+        if (stored[i] == TINY_QUANTIZED && !has_host_rows(&subjects[i])) {
+            subject_close(&subjects[i]);
+            i--; /* another one */
+        }
     }
     const struct spw_options o = {0};
     subject_open_at(&subjects[N_DRAWN], "tests/golden/gpt_oss_plain", TOKENS, &o, 3);

@@ -241,8 +241,8 @@ const struct cli_row cli_rows[] = {
      "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
      RANGE(-100, 100)},
     {"early-stopping", CLI_CHOICE, CLI_GENERATE, "Beam search", NULL,
-     "with beams: 'true' ends the search when there are as many answers as beams, 'false' when no "
-     "better one is likely, 'never' when none is possible (false)",
+     "with beams: true ends the search when there are as many answers as beams, false when no "
+     "better one is likely, never when none is possible (false)",
      FIELD(early_stopping), .choices = early_stops},
     {"num-return-sequences", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
      "with beams: print the N best answers, with an empty line between them (1)",
