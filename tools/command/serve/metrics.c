@@ -86,25 +86,33 @@ static const struct row counts[] = {
 enum { N_COUNTS = sizeof counts / sizeof *counts };
 
 static const struct row rows[SERVE_N_METRICS] = {
-    [SERVE_ENDED_STOP] = {"request_success_total", "finished_reason=\"stop\"",
-                          "Requests that have ended."},
-    [SERVE_ENDED_LENGTH] = {"request_success_total", "finished_reason=\"length\""},
-    [SERVE_ENDED_ABORT] = {"request_success_total", "finished_reason=\"abort\""},
-    [SERVE_ENDED_ERROR] = {"request_success_total", "finished_reason=\"error\""},
-    [SERVE_FIRST_TOKEN] = {"time_to_first_token_seconds", NULL,
-                           "Seconds from a request to its first token.", seconds},
-    [SERVE_BETWEEN_TOKENS] = {"inter_token_latency_seconds", NULL,
-                              "Seconds between two tokens of an answer.", seconds},
-    [SERVE_WHOLE] = {"e2e_request_latency_seconds", NULL, "Seconds from a request to its end.",
-                     seconds},
-    [SERVE_QUEUED] = {"request_queue_time_seconds", NULL, "Seconds that a request waited.",
-                      seconds},
-    [SERVE_PREFILL] = {"request_prefill_time_seconds", NULL,
-                       "Seconds from the place of a request to its first token.", seconds},
-    [SERVE_DECODE] = {"request_decode_time_seconds", NULL,
-                      "Seconds from the first token of a request to its end.", seconds},
-    [SERVE_REQUEST_PROMPT] = {"request_prompt_tokens", NULL, "Tokens of a prompt.", tokens},
-    [SERVE_REQUEST_GENERATED] = {"request_generation_tokens", NULL, "Tokens of an answer.", tokens},
+#define ENDED(why, text)                                                                           \
+    {                                                                                              \
+        .name = "request_success_total", .label = "finished_reason=\"" why "\"", .help = text      \
+    }
+#define HISTOGRAM(its_name, text, its_bounds)                                                      \
+    {                                                                                              \
+        .name = its_name, .help = text, .bounds = its_bounds                                       \
+    }
+    [SERVE_ENDED_STOP] = ENDED("stop", "Requests that have ended."),
+    [SERVE_ENDED_LENGTH] = ENDED("length", NULL),
+    [SERVE_ENDED_ABORT] = ENDED("abort", NULL),
+    [SERVE_ENDED_ERROR] = ENDED("error", NULL),
+    [SERVE_FIRST_TOKEN] = HISTOGRAM("time_to_first_token_seconds",
+                                    "Seconds from a request to its first token.", seconds),
+    [SERVE_BETWEEN_TOKENS] = HISTOGRAM("inter_token_latency_seconds",
+                                       "Seconds between two tokens of an answer.", seconds),
+    [SERVE_WHOLE] =
+        HISTOGRAM("e2e_request_latency_seconds", "Seconds from a request to its end.", seconds),
+    [SERVE_QUEUED] =
+        HISTOGRAM("request_queue_time_seconds", "Seconds that a request waited.", seconds),
+    [SERVE_PREFILL] = HISTOGRAM("request_prefill_time_seconds",
+                                "Seconds from the place of a request to its first token.", seconds),
+    [SERVE_DECODE] = HISTOGRAM("request_decode_time_seconds",
+                               "Seconds from the first token of a request to its end.", seconds),
+    [SERVE_REQUEST_PROMPT] = HISTOGRAM("request_prompt_tokens", "Tokens of a prompt.", tokens),
+    [SERVE_REQUEST_GENERATED] =
+        HISTOGRAM("request_generation_tokens", "Tokens of an answer.", tokens),
 };
 
 struct value {
