@@ -14,18 +14,17 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-/* While the machine is busy, each look at the clock takes between a microsecond and 17 seconds,
- * more than the work between two looks on any machine. */
+/* While the machine is busy, two of three looks at the clock, drawn at random, take 100 seconds: more
+ * than the work between two looks on any machine. */
 static atomic_bool is_busy;
-static atomic_long busy_ns, n_looks;
+static atomic_long busy_seconds, n_looks;
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
     const int rc = (int)syscall(SYS_clock_gettime, clock, t);
     if (is_busy) {
-        const long ns = t->tv_nsec + (busy_ns += 1000L << (n_looks++ * 8 % 26));
-        t->tv_sec += ns / 1000000000;
-        t->tv_nsec = ns % 1000000000;
+        const uint32_t draw = (uint32_t)++n_looks * 2654435761u;
+        t->tv_sec += busy_seconds += (draw >> 8) % 3 ? 100 : 0;
     }
     return rc;
 }

@@ -33,15 +33,17 @@ static void drop_tools(json_t *body)
         json_object_del(body, "tools");
 }
 
-/* {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}} and choices without any tool. */
+/* {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}} becomes its mode, which is "auto" if
+ * the client names none. A choice without any tool is left out. */
 static int tidy_choice(json_t *body)
 {
     const json_t *choice = json_object_get(body, "tool_choice");
-    if (!json_object_get(body, "tools"))
+    const bool is_list = has_type(choice, "allowed_tools");
+    json_t *mode = json_object_get(json_object_get(choice, "allowed_tools"), "mode");
+    if (!json_object_get(body, "tools") || (is_list && !mode))
         json_object_del(body, "tool_choice");
-    else if (has_type(choice, "allowed_tools"))
-        return json_object_set(body, "tool_choice",
-                               json_object_get(json_object_get(choice, "allowed_tools"), "mode"));
+    else if (is_list)
+        return json_object_set(body, "tool_choice", mode);
     return 0;
 }
 
