@@ -1,7 +1,7 @@
-/* The dry device, which computes nothing: see device.h. It reserves addresses, keeps budgets, and
+/* The dry device, which computes nothing: see device.h. It reserves addresses, checks budgets and
  * counts copies by link, as any device does. But it moves nothing: a copy, a kernel and an event
- * are over when they are queued. So the runtime tells on this device what it would move on another
- * one.
+ * are over when they are queued. So the counters of this device say what the same calls would move
+ * on another device.
  *
  * Device memory cannot be touched. Host memory reads as zeros, and takes a page only where somebody
  * writes. */

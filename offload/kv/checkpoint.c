@@ -154,7 +154,7 @@ static bool is_newest(const struct spw_kv_seq *s, uint32_t i, const struct wish 
 static void find_worth_to(const struct spw_kv_seq *s, const struct wish *w, bool newest)
 {
     uint64_t *positions = s->kv->states.positions;
-    uint64_t n = spw_max_u64(s->state_tokens[0].held, s == w->seq ? w->n_tokens : 0);
+    uint64_t n = spw_max_u64(s->state_tokens[0].n_tokens, s == w->seq ? w->n_tokens : 0);
     for (uint32_t i = 0; i < s->n_checkpoints; i++) {
         positions[i] = at(s, i)->n_tokens;
         n = spw_max_u64(n, positions[i]);
@@ -348,7 +348,7 @@ int spw_kv_checkpoint_layer(struct spw_kv_seq *seq, uint64_t n, uint32_t layer)
     const uint32_t i = find(seq, n);
     if (i == seq->n_checkpoints || at(seq, i)->n_tokens != n || !at(seq, i)->begun)
         return 0;
-    assert(seq->state_tokens[layer - seq->kv->states.first].taken == n);
+    assert(seq->state_tokens[layer - seq->kv->states.first].n_applied == n);
     return spw_kv_state_save(seq, layer, memory_of(seq->kv, at(seq, i), layer));
 }
 

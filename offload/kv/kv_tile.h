@@ -155,9 +155,10 @@ struct spw_kv_table {
     struct spw_kv_load load; /* of the form that moves between the tiers */
 };
 
-/* How far a layer with a state has come, and how far its state: rows between are kept. */
+/* n_tokens have passed the layer, but its state was updated by the first n_applied only: the rows
+ * of the others are kept (state_store.h). */
 struct spw_state_tokens {
-    uint64_t held, taken;
+    uint64_t n_tokens, n_applied;
 };
 
 struct spw_kv_seq {
@@ -307,7 +308,7 @@ int spw_tile_store_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snaps
 /* Whether a state needs no checkpoint to be cut back to n tokens. */
 static inline bool spw_kv_state_reaches(const struct spw_state_tokens *s, uint64_t n)
 {
-    return n >= s->taken && n <= s->held;
+    return n >= s->n_applied && n <= s->n_tokens;
 }
 
 /* ---- checkpoint.c ---- */

@@ -57,7 +57,7 @@ int spw_kv_state_enter(struct spw_kv_seq *seq, uint32_t layer)
 {
     if (seq->kv->o.states.stay || seq->loaded == layer)
         return 0;
-    if (tokens_of(seq, layer)->taken) /* kernels read no state at position 0 */
+    if (tokens_of(seq, layer)->n_applied) /* kernels read no state at position 0 */
         SPW_TRY(copy(seq, on_device(seq, layer), home(seq, layer), SPW_LINK_HOST_TO_DEVICE));
     seq->loaded = layer;
     return 0;
@@ -69,23 +69,23 @@ float *spw_kv_state(const struct spw_kv_seq *seq, uint32_t layer)
     return (float *)(void *)on_device(seq, layer);
 }
 
-void spw_kv_state_keep(struct spw_kv_seq *seq, uint32_t layer, uint64_t to)
+void spw_kv_state_keep_rows(struct spw_kv_seq *seq, uint32_t layer, uint64_t to)
 {
     struct spw_state_tokens *t = tokens_of(seq, layer);
-    assert(t->taken == t->held && to > t->held);
-    t->held = to;
+    assert(t->n_applied == t->n_tokens && to > t->n_tokens);
+    t->n_tokens = to;
 }
 
-struct spw_kept_rows spw_kv_state_kept(const struct spw_kv_seq *seq, uint32_t layer)
+struct spw_kept_rows spw_kv_state_kept_rows(const struct spw_kv_seq *seq, uint32_t layer)
 {
     const struct spw_state_tokens *t = tokens_of(seq, layer);
-    return (struct spw_kept_rows){t->taken, t->held, kept(seq, layer)};
+    return (struct spw_kept_rows){t->n_applied, t->n_tokens, kept(seq, layer)};
 }
 
-void spw_kv_state_took(struct spw_kv_seq *seq, uint32_t layer)
+void spw_kv_state_applied(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_state_tokens *t = tokens_of(seq, layer);
-    t->taken = t->held;
+    t->n_applied = t->n_tokens;
 }
 
 int spw_kv_state_leave(struct spw_kv_seq *seq, uint32_t layer)
@@ -140,7 +140,7 @@ static struct spw_snapshot_tiles snapshot(const struct spw_residency *r,
 static int grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to)
 {
     struct spw_state_tokens *t = tokens_of(seq, layer);
-    assert(t->held == from && t->taken == from);
+    assert(t->n_tokens == from && t->n_applied == from);
     (void)from;
     *t = (struct spw_state_tokens){to, to};
     return 0;
@@ -151,11 +151,11 @@ static int share(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t 
     const struct spw_lane *lane = from->kv->lane;
     const bool stay = from->kv->o.states.stay;
     const struct spw_state_tokens t = *tokens_of(to, layer) = *tokens_of(from, layer);
-    if (t.held > t.taken)
+    if (t.n_tokens > t.n_applied)
         SPW_TRY(spw_lane_copy(lane, kept(to, layer), kept(from, layer),
                               from->kv->o.states.kept_bytes, SPW_LINK_DEVICE_TO_DEVICE,
                               lane->compute));
-    if (!t.taken)
+    if (!t.n_applied)
         return 0;
     SPW_TRY(copy(to, on_device(to, layer), home(from, layer),
                  stay ? SPW_LINK_DEVICE_TO_DEVICE : SPW_LINK_HOST_TO_DEVICE));
@@ -181,10 +181,10 @@ static int cut(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residenc
     struct spw_state_tokens *t = tokens_of(seq, layer);
     const bool reaches = spw_kv_state_reaches(t, n_tokens);
     (void)r;
-    t->held = n_tokens;
-    if (reaches) /* a pass may have ended in the layer, after the state took rows */
+    t->n_tokens = n_tokens;
+    if (reaches) /* a pass may have ended in the layer, after rows were applied */
         return spw_kv_state_leave(seq, layer);
-    t->taken = n_tokens;
+    t->n_applied = n_tokens;
     if (seq->loaded == layer)
         seq->loaded = SPW_KV_NO_LAYER;
     return n_tokens ? spw_kv_checkpoint_restore(seq, n_tokens, layer) : 0;
@@ -195,7 +195,7 @@ static void release(struct spw_kv_seq *seq, uint32_t layer)
     *tokens_of(seq, layer) = (struct spw_state_tokens){0};
 }
 
-/* The state as it is now, or the checkpoint at the end of an earlier tile. Rows that are kept end
+/* The state as it is now, or the checkpoint at the end of an earlier tile. Kept rows end
  * no tile: they come after the state that is asked for. */
 static int export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t begin, uint32_t end, void *memory)
@@ -203,7 +203,7 @@ static int export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snaps
     assert(kind == SPW_SNAPSHOT_WINDOW && end == begin + 1);
     (void)kind, (void)begin;
     const uint64_t border = (uint64_t)end * SPW_TILE_TOKENS;
-    if (spw_waterline_tiles(tokens_of(seq, layer)->taken) != end) {
+    if (spw_waterline_tiles(tokens_of(seq, layer)->n_applied) != end) {
         SPW_TRY(spw_kv_checkpoint_fetch(seq, border));
         return spw_kv_checkpoint_read(seq, border, layer, memory);
     }

@@ -1,5 +1,5 @@
 /* States: what layers with a recurrence store of a sequence, a fixed number of bytes for each
- * layer. A state cannot be cut back, so copies of it are kept, checkpoints: see checkpoint.h.
+ * layer. A state cannot be cut back. So the engine makes checkpoints, copies of it (checkpoint.h).
  *
  * Either all states stay on the device, or they lie on the host and move as a whole: before the
  * rows of a pass go through the layer, the state of this layer comes to the device, and afterwards
@@ -8,9 +8,10 @@
  *   stays   device  [sequences][layers with a state][bytes]
  *   moves   host    [sequences][layers with a state][bytes]     device  [sequences][bytes]
  *
- * Rows that may be taken back, those of drafts, read a state and leave it as it is. What a state
- * needs of them is kept on the device. The layer can be cut back to any of them, and before the
- * next rows pass the layer, the state takes those that stayed. */
+ * The rows of a step with drafts read the state, but do not update it: some drafts will be
+ * rejected. What an update needs of these rows is copied to device memory: the *kept rows*. Then
+ * the layer can be cut back to any of them without a checkpoint. Before the next rows pass the
+ * layer, the state is updated by the kept rows that are left: they are *applied*. */
 #ifndef SPW_OFFLOAD_KV_STATE_STORE_H
 #define SPW_OFFLOAD_KV_STATE_STORE_H
 
@@ -26,21 +27,22 @@ bool spw_kv_has_states(const struct spw_kv *kv);
 int spw_kv_state_enter(struct spw_kv_seq *seq, uint32_t layer);
 /* Its address there, until leave. */
 float *spw_kv_state(const struct spw_kv_seq *seq, uint32_t layer);
-/* In place of spw_kv_grow, for rows up to `to` that may be taken back; none is kept. */
-void spw_kv_state_keep(struct spw_kv_seq *seq, uint32_t layer, uint64_t to);
-/* The rows of the layer that its state has not taken yet. */
+/* In place of spw_kv_grow, for rows up to `to` that are kept and not applied. No row may be kept
+ * yet. The caller fills the memory of spw_kv_state_kept_rows. */
+void spw_kv_state_keep_rows(struct spw_kv_seq *seq, uint32_t layer, uint64_t to);
+/* The kept rows of the layer. */
 struct spw_kept_rows {
     uint64_t from, to; /* positions */
     void *rows;        /* [kept_bytes], on the device; the caller fills and reads this memory */
 };
-struct spw_kept_rows spw_kv_state_kept(const struct spw_kv_seq *seq, uint32_t layer);
-/* The state has taken them, or will before what is queued now. */
-void spw_kv_state_took(struct spw_kv_seq *seq, uint32_t layer);
+struct spw_kept_rows spw_kv_state_kept_rows(const struct spw_kv_seq *seq, uint32_t layer);
+/* The kept rows are applied, or will be by work that is queued already. */
+void spw_kv_state_applied(struct spw_kv_seq *seq, uint32_t layer);
 /* After the rows. */
 int spw_kv_state_leave(struct spw_kv_seq *seq, uint32_t layer);
 
-/* Copies of the state of a layer where it lies now, on `compute`: to `memory` on the host, and from
- * there. Rows that are kept are no part of it. */
+/* Queues a copy of the layer's state on `compute`: to `memory` on the host, or from there. Kept
+ * rows are not in the copy. */
 int spw_kv_state_save(const struct spw_kv_seq *seq, uint32_t layer, void *memory);
 int spw_kv_state_restore(struct spw_kv_seq *seq, uint32_t layer, const void *memory);
 

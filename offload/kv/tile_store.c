@@ -1,5 +1,5 @@
-/* Tiles as a way to store the past: see layer_store.h. The tables of a sequence are in kv_cache.c,
- * moves between the tiers in kv_spill.c and kv_load.c, tiles from and to memory in kv_attach.c.
+/* The store of layers with tiles: see layer_store.h. The tables of a sequence are in kv_cache.c,
+ * moves between the tiers in kv_spill.c and kv_load.c, export and import in kv_attach.c.
  *
  * The borders of one table of a layer (struct spw_kv_table), in tiles:
  *
@@ -24,8 +24,9 @@ const struct spw_layer_store_ops *const spw_layer_stores[SPW_LAYER_STORES] = {
 
 /* ---- pure ---- */
 
-/* Tiles that a pass may leave behind, and that a cut back to its beginning needs: all tiles that
- * the pass begins with, except a sink. */
+/* The most tiles that a pass drops and that a cut back to its beginning needs: all tiles that the
+ * layer has on the device when the pass begins, except a sink, which is never dropped. all: of the
+ * sequence. */
 static uint32_t retained_of(uint32_t tiles, uint32_t sink, uint32_t all)
 {
     return spw_min_u32(tiles - sink, all - tiles);
@@ -85,8 +86,8 @@ static struct spw_snapshot_tiles snapshot(const struct spw_residency *r,
 
 /* ---- new tokens ---- */
 
-/* Prepares the tail tile for a write: it must belong to this sequence alone, and have no lower
- * copy. */
+/* Prepares the tail tile for a write. Afterwards it belongs to this sequence alone and has no lower
+ * copy: a tile that is shared is copied first. */
 static int own_tail(struct spw_kv_seq *seq, struct spw_kv_table *l)
 {
     struct spw_kv *kv = seq->kv;
@@ -121,7 +122,7 @@ static int grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t 
     return 0;
 }
 
-/* ---- tiles that go ---- */
+/* ---- dropped tiles ---- */
 
 /* Frees the retained tiles that were dropped. */
 static void release_retained(struct spw_kv_seq *seq, uint32_t layer)
@@ -175,7 +176,8 @@ static bool can_cut(const struct spw_kv_seq *seq, uint32_t layer, const struct s
     return from >= end || (end <= l->retained_end ? l->retained : l->first) <= from;
 }
 
-/* Gives the table its retained tiles back. The last of them may hold newer tokens. */
+/* Puts the retained tiles back into the table: [retained, retained_end). The last of them may
+ * contain tokens that came later; the cut that follows removes these. */
 static void roll_back(struct spw_kv_seq *seq, struct spw_kv_table *l)
 {
     if (l->retained_end && l->first > l->retained) {
@@ -220,7 +222,7 @@ static void share_table(struct spw_kv *kv, struct spw_kv_table *to, const struct
     to->n_tokens = from->n_tokens;
     for (uint32_t i = 0; i < from->end; i++) {
         uint32_t id = from->ids[i];
-        if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* only retained */
+        if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* dropped and retained */
             continue;
         to->ids[i] = id;
         kv->tiles[id].refs++;

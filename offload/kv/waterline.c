@@ -93,8 +93,8 @@ struct spw_span_tiles spw_waterline_span(const struct spw_residency *r,
     return (struct spw_span_tiles){wait, enter};
 }
 
-/* While chunks pass the layer, when it has n tokens. If tiles are held, the layer has those with
- * which it was entered. */
+/* The first tile on the device while chunks pass the layer, at a length of n tokens. With `held` no
+ * tile leaves the device meanwhile: it is the first tile from when the layer was entered. */
 static uint32_t begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
                               uint64_t n_tokens)
 {
@@ -102,7 +102,7 @@ static uint32_t begin_passing(const struct spw_residency *r, const struct spw_pa
     return p->chunked && !r->held ? spw_max_u32(enter, begin_of(r, n_tokens, r->pass)) : enter;
 }
 
-/* After the last chunk, before the step ends. */
+/* The first tile on the device after the last chunk, until the pass ends. */
 static uint32_t begin_left(const struct spw_residency *r, const struct spw_pass_span *p)
 {
     uint32_t count = p->chunked ? r->resident_pass : r->resident;

@@ -11,10 +11,10 @@
  * tier. So tiles [0, written) have copies, where `written` is the highest `begin` that the layer
  * ever had.
  *
- * Between steps a layer has its newest `resident` tiles on the device. If a prompt passes a layer
- * in several chunks, more tiles of this layer stay on the device (`pass`) and fewer of the waiting
- * layers (`resident_pass`): then the tiles of this layer are not loaded for each chunk. A layer
- * with a window has only tiles that its next query can still see.
+ * Between steps a layer has its newest `resident` tiles on the device. While a prompt passes a
+ * layer in several chunks, more tiles of this layer stay on the device (`pass`), so that they are
+ * not loaded for each chunk, and fewer tiles of the other layers (`resident_pass`). A layer with a
+ * window has only the tiles that its next query can still see.
  *
  * If old tiles are quantized (`quantizes`), all this applies to the quantized tiles, [1, E(n)) for
  * a length of n tokens (quant/residual.h): E(n) is `end`, and the first tile is 1. The exact tiles
@@ -27,14 +27,14 @@
 #include "quant/layer_kind.h"
 #include "quant/residual.h"
 
-/* Exact tiles that stay before those that queries read. With them a sequence can be cut back a
- * little. */
+/* In a layer that quantizes: exact tiles that stay although queries read them in the quantized form
+ * already. With them a sequence can be cut back by so many tiles. */
 enum { SPW_WATERLINE_SLACK = 1 };
 
 /* The tiles of one layer that a sequence may have in each tier. The plan sets one of these for each
  * layer kind. */
 struct spw_residency {
-    enum spw_layer_store store; /* of the kind */
+    enum spw_layer_store store; /* the store of the kind */
     struct spw_window window;
     uint32_t resident;      /* on the device between steps; at least 1 */
     uint32_t resident_pass; /* while a prompt passes other layers; 1..resident */
@@ -42,9 +42,11 @@ struct spw_residency {
     uint32_t host;  /* copies on the host: the newest ones; older ones are on disk. UINT32_MAX: all
                        are on the host */
     bool quantizes; /* old tiles are quantized */
-    uint32_t residual_tiles; /* the residual window, which is read exactly */
+    uint32_t residual_tiles; /* the residual window: so many newest tiles are read exactly */
     bool fixed;              /* no tile leaves the device before it is dropped */
-    bool held; /* while a pass is in a layer, no tile of the layer leaves the device */
+    /* Other layers read the tiles of a layer: its tiles are spilled after the last of those layers,
+     * and until then none of them leaves the device (holds_tiles in plan.h) */
+    bool held;
 };
 
 /* The number of tiles of n tokens. */
@@ -53,15 +55,15 @@ static inline uint32_t spw_waterline_tiles(uint64_t n_tokens)
     return (uint32_t)spw_div_up(n_tokens, SPW_TILE_TOKENS);
 }
 
-/* For a length of n tokens: the end and the first of the tiles that move between the tiers. */
+/* For a length of n tokens: the end and the first of the tiles that move between the tiers: [first,
+ * end). */
 uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens);
 static inline uint32_t spw_waterline_first_tiered(const struct spw_residency *r)
 {
     return r->quantizes;
 }
 
-/* The same end in layers whose old tiles are quantized, of residencies by kind; 0: no layer
- * quantizes. */
+/* The same end in the layers that quantize. kinds: by layer kind. 0: no layer quantizes. */
 uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS],
                                uint64_t n_tokens);
 
@@ -71,21 +73,22 @@ uint32_t spw_waterline_window_first(struct spw_window window, uint64_t position)
 uint32_t spw_waterline_window_tiles(struct spw_window window);
 /* The first tile that a query at `position` of a layer of this kind can see. */
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position);
-/* The last position from which this tile is still the first one; UINT64_MAX: it stays visible. */
+/* The last position whose queries see the same first tile as queries at `position`; UINT64_MAX:
+ * there is no window. */
 uint64_t spw_waterline_visible_until(const struct spw_residency *r, uint64_t position);
 
-/* The first tile that queries from position n on read exactly, beside a sink. */
+/* The first tile, after the sink, that queries from position n on read in the exact form. */
 uint32_t spw_waterline_first_read_exact(const struct spw_residency *r, uint64_t n_tokens);
-/* For a length of n tokens: the first exact tile that stays, beside tile 0 of a layer that
- * quantizes; and the most exact tiles that a layer that quantizes has between steps. */
+/* For a length of n tokens: the first exact tile that is not dropped, after the sink of a layer
+ * that quantizes; and the most exact tiles that such a layer has between steps. */
 uint32_t spw_waterline_first_exact(const struct spw_residency *r, uint64_t n_tokens);
 uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles);
 
 /* Between steps, for a length of n tokens: the first tile on the device. */
 uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens);
 
-/* The first tile whose copy is on the host, where `written` is the highest `begin` so far; older
- * copies are on disk. In a layer with a window, tiles before the layer's first have no copy. */
+/* The first tile whose copy is on the host; older copies are on disk. written: the highest `begin`
+ * that the layer ever had. In a layer with a window, dropped tiles have no copy. */
 uint32_t spw_waterline_disk_end(const struct spw_residency *r, uint32_t written);
 
 /* The part of one session in a pass: [from, to) new tokens, in one chunk or several. */
@@ -94,16 +97,17 @@ struct spw_pass_span {
     bool chunked; /* more than one chunk */
 };
 
-/* The first tile on the device: while the layer waits for the pass, and when the pass reaches the
- * layer, whose chunks all read the tiles that are loaded then. */
+/* The first tile of a layer on the device during a pass: `wait` before the pass reaches the layer;
+ * `enter` when its first chunk begins. So tiles [enter, wait) are loaded once, and all chunks read
+ * them in place. */
 struct spw_span_tiles {
     uint32_t wait, enter;
 };
 
-/* Where tiles lie while new tokens [from, to) of a span pass the layer in one chunk: queries see no
- * tile before `first`; tiles [first, begin) are read from lower tiers, later ones are on the
- * device. After the chunk exact tiles before `drop` are dropped, and tiles before `after` leave the
- * device. If tiles are held, those of all chunks leave it after the last one. */
+/* Where the tiles of a layer lie while new tokens [from, to) of a span pass the layer in one chunk.
+ * Queries see no tile before `first`. They read tiles [first, begin) from lower tiers, and later
+ * ones on the device. After the chunk, exact tiles before `drop` are dropped, and tiles before
+ * `after` leave the device. With `held`, that happens for all chunks after the last one. */
 struct spw_part_tiles {
     uint32_t first, begin, drop, after;
 };

@@ -376,7 +376,7 @@ static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
     x->is_free = x->session->leaves = true;
     b->engine->sharing.n_departures++;
     if (b->keeps_ended)
-        spw_batch_begin_to_keep(b, x);
+        spw_batch_keep_session(b, x);
 }
 
 /* A beam whose answer nobody wants. */

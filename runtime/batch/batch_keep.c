@@ -1,12 +1,13 @@
-/* Sessions of requests that have ended, kept as prefixes of later ones: spw_batch_keep_ended.
+/* Sessions of ended requests that are kept: a cache of prefixes for later requests
+ * (spw_batch_keep_ended).
  *
- * A kept session never holds up a request: those that wait are admitted as if it were closed. A
- * request that starts gets the kept session that has the most of its tokens:
+ * Kept sessions make no request wait: waiting requests are admitted as if all kept sessions were
+ * closed. A request that starts gets the kept session with the most of its tokens:
  *
  *   a fork   if there is room for both, and the session has more than these tokens
  *   itself   else, cut back to these tokens
  *
- * What then has no room is closed, the least useful first. */
+ * Then kept sessions are closed until all have room, the least useful first. */
 #include "runtime/batch/batch_parts.h"
 
 #include <string.h>
@@ -27,7 +28,7 @@ uint32_t spw_batch_n_kept(const struct spw_batch *b, uint64_t *n_tokens)
     return n;
 }
 
-void spw_batch_begin_to_keep(struct spw_batch *b, struct spw_ended_session *x)
+void spw_batch_keep_session(struct spw_batch *b, struct spw_ended_session *x)
 {
     struct spw_session *s = x->session;
     if (x->was_canceled)
@@ -47,14 +48,15 @@ static void close_at(struct spw_batch *b, uint32_t i)
     remove_ended(b, i);
 }
 
-/* ---- which one a request gets ---- */
+/* ---- which kept session a request gets ---- */
 
+/* Whether a later request can begin with tokens of the session. */
 static bool is_useful(const struct spw_ended_session *x)
 {
-    return x->n_prompt && spw_session_cached(x->session) && !spw_session_is_of_its_own(x->session);
+    return x->n_prompt && spw_session_cached(x->session) && !spw_session_is_private(x->session);
 }
 
-/* Tokens of the request that the kept session holds after it was cut back to them. */
+/* How many first tokens of the request the kept session has, after it was cut back to them. */
 static uint64_t count_common(const struct spw_batch *b, const struct spw_ended_session *x,
                              const struct spw_batch_entry *to)
 {
@@ -67,8 +69,8 @@ static uint64_t count_common(const struct spw_batch *b, const struct spw_ended_s
     return n == s->n_tokens ? n : spw_kv_reach(s->seq.kv, b->engine->plan.residency, n);
 }
 
-/* The kept session with the most tokens of the request; of equals, the one that loses least. NULL:
- * none is worth it. */
+/* The kept session with the most tokens of the request; of equals, the shortest one. NULL: none has
+ * enough of them. */
 static struct spw_ended_session *find_kept(struct spw_batch *b, const struct spw_batch_entry *x,
                                            uint64_t *n)
 {
@@ -87,9 +89,10 @@ static struct spw_ended_session *find_kept(struct spw_batch *b, const struct spw
     return best;
 }
 
-/* ---- who gets it ---- */
+/* ---- how the request gets it ---- */
 
-/* A session of its own for the request, with these tokens: the other one stays. */
+/* Gives the request a fork of the kept session, with its first n tokens. False: there is no room,
+ * or the whole session is wanted. */
 static bool fork_kept(struct spw_batch *b, struct spw_batch_entry *x, struct spw_session *from,
                       uint64_t n)
 {
@@ -106,7 +109,9 @@ static bool fork_kept(struct spw_batch *b, struct spw_batch_entry *x, struct spw
     return true;
 }
 
-static void take_kept(struct spw_batch *b, uint32_t place)
+/* Gives the running request in this place a fork of a kept session, or a kept session itself, if
+ * that has more of its tokens than a running request. */
+static void reuse_kept(struct spw_batch *b, uint32_t place)
 {
     uint64_t n;
     struct spw_batch_entry *x = b->running[place];
@@ -118,21 +123,21 @@ static void take_kept(struct spw_batch *b, uint32_t place)
     const uint64_t whole = spw_batch_count_room(b, false).tiles + shared / SPW_TILE_TOKENS;
     if (!spw_share_fits(&b->engine->plan, whole) ||
         spw_session_take_over(s, n, spw_batch_most_tokens(&x->answer.request)))
-        return; /* it gets another one */
+        return; /* the request gets a new session */
     x->session = s;
     remove_ended(b, (uint32_t)(kept - b->ended));
 }
 
-void spw_batch_take_kept(struct spw_batch *b)
+void spw_batch_reuse_kept(struct spw_batch *b)
 {
     for (uint32_t i = 0; i < b->max_running && b->n_ended; i++)
-        if (spw_batch_needs_session(b, i) && !spw_batch_is_of_its_own(b, b->running[i]))
-            take_kept(b, i);
+        if (spw_batch_needs_session(b, i) && !spw_batch_is_private(b, b->running[i]))
+            reuse_kept(b, i);
 }
 
-/* ---- which one goes ---- */
+/* ---- which kept session is closed ---- */
 
-/* Another session has all its tokens. */
+/* Whether another session has all tokens of this one. */
 static bool is_double(const struct spw_batch *b, const struct spw_session *s)
 {
     for (struct spw_session *t = NULL; (t = spw_engine_next(b->engine, t));)
@@ -142,8 +147,9 @@ static bool is_double(const struct spw_batch *b, const struct spw_session *s)
     return false;
 }
 
-/* The least useful one that is free. n_ended: none is. */
-static uint32_t find_least(const struct spw_batch *b)
+/* The kept session to close next: one whose tokens another session has, else the oldest. n_ended:
+ * none may be closed. */
+static uint32_t find_victim(const struct spw_batch *b)
 {
     uint32_t oldest = b->n_ended;
     for (uint32_t i = b->n_ended; i-- > 0;)
@@ -155,16 +161,16 @@ static uint32_t find_least(const struct spw_batch *b)
     return oldest;
 }
 
-void spw_batch_make_way(struct spw_batch *b)
+void spw_batch_evict_kept(struct spw_batch *b)
 {
     for (uint32_t i = b->n_ended; i-- > 0;)
         if (b->ended[i].is_free && !is_useful(&b->ended[i]))
             close_at(b, i);
     while (b->n_ended) {
         const struct spw_batch_room r = spw_batch_count_room(b, true);
-        const uint32_t least = find_least(b);
-        if (least == b->n_ended || (r.n_free >= 0 && spw_share_fits(&b->engine->plan, r.tiles)))
+        const uint32_t victim = find_victim(b);
+        if (victim == b->n_ended || (r.n_free >= 0 && spw_share_fits(&b->engine->plan, r.tiles)))
             return;
-        close_at(b, least);
+        close_at(b, victim);
     }
 }

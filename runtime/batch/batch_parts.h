@@ -1,6 +1,5 @@
-/* What a batch consists of, for batch.c (requests and their events), batch_step.c (steps),
- * batch_sessions.c (requests that start, and their sessions) and dry/dry_run.c (a batch that
- * computes nothing). Nobody else includes this file. */
+/* The structs of a batch, for the files of this folder and for dry/dry_run.c (a batch that computes
+ * nothing). No other file includes this one. */
 #ifndef SPW_RUNTIME_BATCH_BATCH_PARTS_H
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
@@ -25,7 +24,7 @@ struct spw_group_member {
     const struct spw_answer *answer;
     const float *logits; /* [vocab], after the last token of its session; NULL: it has no session */
     /* The decision: */
-    uint32_t parent; /* the member whose session goes on as this one's; its own number: its own */
+    uint32_t parent; /* the member whose session this one continues; its own number: its own */
     uint64_t n_stay; /* tokens of that session that stay */
     int32_t token;   /* follows them; or -errno: the member fails */
 };
@@ -58,14 +57,14 @@ void spw_group_search(const struct spw_group *g, struct spw_sampler *s,
 struct spw_batch_drafts {
     struct spw_draft_text text;  /* owned, if the batch drafts from the text */
     struct spw_session *session; /* owned: of the draft model; NULL: not yet, or never */
-    uint64_t n_read;             /* tokens of prompt and answer that it has computed */
-    bool no_model;               /* the draft model cannot go on with this answer */
+    uint64_t n_read;             /* tokens of prompt and answer that the draft model has computed */
+    bool no_model;               /* the draft model has failed for this answer: no more drafts */
     struct spw_draft_odds odds;
-    bool knows_odds;    /* it has begun with those of the batch */
-    uint32_t n;         /* drafts of the step, in answer.tokens behind its n_tokens */
-    uint32_t row;       /* the row of logits that is decided: after so many drafts */
-    uint32_t first_row; /* its place: spw_draft_logits */
-    uint32_t match;     /* that has proposed them */
+    bool knows_odds;    /* `odds` is set: it begins with those of the batch */
+    uint32_t n;         /* drafts of the step: answer.tokens[n_tokens] and those after it */
+    uint32_t row;       /* the row of logits that is decided next: the one after so many drafts */
+    uint32_t first_row; /* where the rows of the request begin: spw_draft_logits */
+    uint32_t match;     /* length of the match that has proposed the drafts: draft_length.h */
     int32_t next;       /* without drafts: the first token that was proposed; -1: none */
     /* Of a dry run: [n_known], borrowed, as in struct spw_result; NULL: the run has no drafts */
     const uint8_t *step_rows;
@@ -80,21 +79,21 @@ struct spw_batch_entry {
                                     has ended, or gets a session before its next step */
     bool has_started;            /* the request runs or has run: it no longer waits */
     uint32_t place;              /* in `running`, while it runs */
-    bool has_row;                /* the step has computed its next row of logits */
+    bool has_row;                /* a row of logits waits for the decision of the group */
     struct spw_batch_drafts drafts;
-    bool knows_reuse;    /* the result has n_reused */
-    bool is_read;        /* its prompt is in the next pass of prompts */
+    bool knows_reuse;    /* result.n_reused is set */
+    bool is_in_pass;     /* its prompt is in the next pass of prompts */
     uint32_t n_failures; /* steps for it that have failed since its latest token: a prompt that
                             fails late begins anew, and passes well up to there */
-    int score_rc;        /* why a log-probability of its step is missing; 0 */
+    int score_rc;        /* why a log-probability of its step could not be computed; 0: all could */
     /* Events that nobody has read yet: */
     uint32_t n_new;       /* tokens that were generated, the last ones of the answer */
-    const float *logits;  /* [n_new][vocab], which these were picked from */
-    float *kept_logits;   /* owned, or NULL: for a copy */
-    bool is_kept;         /* `logits` lie in kept_logits */
-    bool has_end;         /* the request has ended; the answer has its text */
-    struct spw_error why; /* of a failed one */
-    int rc;               /* of it, too */
+    const float *logits;  /* [n_new][vocab], from which these tokens were picked */
+    float *kept_logits;   /* owned: a copy of them (spw_batch_copy_logits); NULL: no copy yet */
+    bool is_kept;         /* `logits` points to kept_logits */
+    bool has_end;         /* the event that the request has ended */
+    struct spw_error why; /* why the request has failed */
+    int rc;               /* the same as -errno */
 };
 
 /* A session of the batch whose request has ended. Events of the request may point to its logits.
@@ -103,9 +102,9 @@ struct spw_batch_entry {
 struct spw_ended_session {
     struct spw_session *session; /* owned */
     uint64_t request;            /* its number */
-    uint64_t n_prompt;           /* tokens of its prompt; 0: it failed, and nobody may have them */
-    uint32_t place;              /* in `running` */
-    bool is_free;                /* nobody can read the request's events any more */
+    uint64_t n_prompt; /* tokens of its prompt; 0: it failed: no request may take it over */
+    uint32_t place;    /* in `running`, where the request was */
+    bool is_free;      /* the events of the request are gone: the session may be closed */
     bool was_canceled;
 };
 
@@ -135,14 +134,17 @@ struct spw_batch {
     uint32_t max_running;
     uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
     uint64_t pass_tokens;   /* see spw_batch_set_pass_tokens */
-    bool reads_short;       /* the latest pass had short prompts */
-    uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
-    uint64_t most_tokens;   /* the same */
-    double published_at;    /* when prompts were published between two passes */
-    uint64_t refused,
-        refused_at;   /* a request that had no room, at this engine.sharing.n_departures */
-    uint32_t n_stale; /* steps one after the other that have ended with -ESTALE */
-    int late_rc;      /* of a step of prompts beside others; 0: none has failed */
+    bool had_short;         /* the latest pass had short prompts: the next one has old ones */
+    uint32_t most_chunks;   /* of the step that runs now: spw_sync_options; 0: any number */
+    uint64_t most_tokens;   /* of the step that runs now: spw_sync_options; 0: any number */
+    double published_at;    /* when prompts were published between two passes; 0: not yet */
+    /* The latest request that had no room, and engine.sharing.n_departures at that time: before
+     * another session closes, this request is not tried again. */
+    uint64_t refused, refused_at;
+    uint32_t n_stale; /* steps in a row that have ended with -ESTALE */
+    /* A step of prompts has failed after the other requests had their tokens: the next call of
+     * spw_batch_step reports this failure. 0: none. */
+    int late_rc;
     struct spw_error late;
     int wake_fd;                 /* owned: an eventfd, above 0 when the batch was woken */
     struct spw_sampler *sampler; /* owned */
@@ -152,51 +154,52 @@ struct spw_batch {
     uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
     bool drafts_all;      /* no measurement shortens a draft */
     bool mtp;             /* `propose` says how many drafts there are, and the MTP layer which */
-    uint32_t rows_beside; /* of the step: see draft_length.h */
+    uint32_t rows_beside; /* additional rows of the step: n_beside in draft_length.h */
     struct spw_draft_costs costs;
     struct spw_draft_odds odds; /* of all requests; a new one begins with them */
 };
 
-/* The session holds the whole span: no pass of it is left. */
+/* Whether the session has all tokens of the span. */
 static inline bool spw_batch_has_passed(const struct spw_span *s)
 {
     return s->session->n_tokens == s->n_tokens;
 }
 
-/* NULL: there is no such request, or it was taken. */
+/* The request with this number. NULL: there is none, or its result was taken (spw_batch_take). */
 static inline struct spw_batch_entry *spw_batch_find(const struct spw_batch *b, uint64_t id)
 {
     return id >= b->first_id && id <= b->n_submitted ? b->entries[id - b->first_id] : NULL;
 }
 
+/* Whether the request has not started yet. */
 static inline bool spw_batch_waits(const struct spw_batch_entry *x)
 {
     return x && !x->has_started && x->answer.result.finish == SPW_FINISH_NONE;
 }
 
-/* Tokens that the request's session holds in the end: the last token of an answer is only
- * picked. */
+/* The most tokens that the request's session will have: all but the last token of the answer, which
+ * is picked but never computed. */
 static inline uint64_t spw_batch_most_tokens(const struct spw_request *r)
 {
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
-/* Tokens of the request's first step: all but the last token of an answer that is given as a
- * whole. */
+/* Tokens of the request's first step: prompt and given tokens, but never the last token of the
+ * longest answer. */
 static inline uint64_t spw_batch_first_tokens(const struct spw_request *r)
 {
     return spw_min_u64(r->n_prompt + r->n_given, spw_batch_most_tokens(r));
 }
 
-/* The request's next step computes its prompt. */
+/* Whether the request's next step computes its prompt: it has no token of its own yet. */
 static inline bool spw_batch_needs_prompt(const struct spw_batch_entry *x)
 {
     const struct spw_answer *a = &x->answer;
     return a->n_tokens == a->request.n_prompt + a->request.n_given;
 }
 
-/* The request of the same group whose session computes the prompt of both. NULL: there is none; the
- * request needs a session of its own. */
+/* The earlier request of the same group whose session computes the prompt for both. NULL: there is
+ * none, so the request needs a session of its own. */
 static inline const struct spw_batch_entry *spw_batch_parent(const struct spw_batch *b,
                                                              const struct spw_batch_entry *x)
 {
@@ -221,23 +224,29 @@ static inline struct spw_batch_entry *spw_batch_next(const struct spw_batch *b,
     return NULL;
 }
 
-/* batch.c. The request has events from now on. */
+/* ---- batch.c ---- */
+
+/* The request has events from now on. */
 void spw_batch_note_events(struct spw_batch *b, const struct spw_batch_entry *x);
 /* Closes the sessions of ended requests whose events nobody can read any more. */
 void spw_batch_close_ended(struct spw_batch *b);
 /* Copies logits that are in events which nobody has read yet. -ENOMEM. */
 int spw_batch_copy_logits(struct spw_batch *b);
-/* Events of earlier steps go. */
+/* Drops the events of earlier steps that nobody has read. */
 void spw_batch_forget_events(struct spw_batch *b);
-/* The request is over. Text that was held back is final now, unless more was to come. */
+/* The request is over. The text that was not final yet becomes final, unless the request was
+ * canceled, has failed, or a later batch continues the answer. */
 void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
 
-/* batch_step.c. The request ends as it should, and the prefix cache keeps its tokens for later
- * requests. The cache reports what it cannot keep; the request does not fail by that. */
+/* ---- batch_step.c ---- */
+
+/* The request ends without a failure, and its tokens are published in the prefix cache. If that
+ * fails, the cache reports it, and the request is complete all the same. */
 void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
-/* rc, or x->why if it has a text: why the request fails, and all beams of its search. */
+/* The request fails, and with it all beams of its search. rc says why, or x->why, if it has a text.
+ */
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
-/* Computes the first n spans of the batch. prefill: they have prompts. */
+/* Computes the first n spans of the batch. prefill: some of them are prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);
 
 /* batch_beams.c. -EINVAL, if the request has a beam search that cannot be. */
@@ -289,21 +298,21 @@ struct spw_batch_room spw_batch_count_room(struct spw_batch *b, bool all);
 bool spw_batch_needs_session(const struct spw_batch *b, uint32_t place);
 /* Whether the request shares its prompt with no other session: all logits of the prompt are wanted,
  * or its keys have rope frequencies of their own. */
-bool spw_batch_is_of_its_own(const struct spw_batch *b, const struct spw_batch_entry *x);
+bool spw_batch_is_private(const struct spw_batch *b, const struct spw_batch_entry *x);
 /* Whether nobody can begin with the session's tokens: each length has a rope table of its own, or
  * older tokens were computed with another precision. */
-bool spw_session_is_of_its_own(const struct spw_session *s);
+bool spw_session_is_private(const struct spw_session *s);
 /* Tiles of the running request's prompt that its session, which is not open yet, will share with
  * that of another running request. */
 uint64_t spw_batch_shared_tiles(struct spw_batch *b, uint32_t place);
 
 /* batch_keep.c, if the batch keeps sessions of requests that have ended. Requests that start get
  * them, or forks of them. */
-void spw_batch_take_kept(struct spw_batch *b);
+void spw_batch_reuse_kept(struct spw_batch *b);
 /* Closes as many as the running requests leave no room for. */
-void spw_batch_make_way(struct spw_batch *b);
+void spw_batch_evict_kept(struct spw_batch *b);
 /* An ended session has become free: keeps no more room than its tokens need. */
-void spw_batch_begin_to_keep(struct spw_batch *b, struct spw_ended_session *x);
+void spw_batch_keep_session(struct spw_batch *b, struct spw_ended_session *x);
 
 /* As in struct spw_batch_hooks. */
 void spw_batch_make_room(struct spw_batch *b);

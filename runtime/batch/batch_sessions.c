@@ -46,24 +46,24 @@ static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place
 
 /* ---- what prompts share ---- */
 
-bool spw_session_is_of_its_own(const struct spw_session *s)
+bool spw_session_is_private(const struct spw_session *s)
 {
     return s->n_tokens && (s->mixed || s->rope_table != SPW_ROPE_SHARED);
 }
 
-bool spw_batch_is_of_its_own(const struct spw_batch *b, const struct spw_batch_entry *x)
+bool spw_batch_is_private(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
     const uint64_t table =
         spw_engine_rope_table(b->engine, x->answer.request.n_prompt + x->answer.request.n_given);
     bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
     return wants_all || table != SPW_ROPE_SHARED ||
-           (x->session && spw_session_is_of_its_own(x->session));
+           (x->session && spw_session_is_private(x->session));
 }
 
 /* With a prefix cache, running requests share their prompts through it. */
 static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
-    return b->engine->above.prefix || spw_batch_is_of_its_own(b, x);
+    return b->engine->above.prefix || spw_batch_is_private(b, x);
 }
 
 static void describe_prompt(struct spw_batch *b, uint32_t place)
@@ -98,7 +98,7 @@ static struct spw_prompt describe_ended(const struct spw_ended_session *x)
                                .n_tokens = spw_min_u64(x->n_prompt, n),
                                .n_held = n,
                                .is_open = true,
-                               .is_alone = spw_session_is_of_its_own(s)};
+                               .is_alone = spw_session_is_private(s)};
 }
 
 /* ---- room ---- */
@@ -401,12 +401,12 @@ int spw_batch_start(struct spw_batch *b, struct spw_error *err)
         if (!step_waits(b)) {
             start_waiting(b);
             if (b->keeps_ended)
-                spw_batch_take_kept(b);
+                spw_batch_reuse_kept(b);
             else
                 take_over_sessions(b);
         }
         if (b->keeps_ended)
-            spw_batch_make_way(b);
+            spw_batch_evict_kept(b);
         else
             spw_batch_close_ended(b);
         rc = open_sessions(b, err);

@@ -274,7 +274,7 @@ static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldes
 {
     struct spw_batch_entry *best = NULL;
     for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
-        if (has_prompt(x) && !x->is_read &&
+        if (has_prompt(x) && !x->is_in_pass &&
             (!best || (oldest ? x->id < best->id : tokens_left(x) < tokens_left(best))))
             best = x;
     return best;
@@ -286,21 +286,21 @@ static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldes
 static void choose_prompts(struct spw_batch *b)
 {
     bool any = false;
-    uint64_t room = b->reads_short ? 0 : b->pass_tokens / 2;
+    uint64_t room = b->had_short ? 0 : b->pass_tokens / 2;
     struct spw_batch_entry *x = NULL;
     while ((x = spw_batch_next(b, x)))
-        any |= x->is_read = x->session && x->session->is_aside;
+        any |= x->is_in_pass = x->session && x->session->is_aside;
     for (x = NULL; !any && (x = spw_batch_next(b, x));)
-        any = x->is_read = has_prompt(x) && x->n_failures;
+        any = x->is_in_pass = has_prompt(x) && x->n_failures;
     if (any)
         return;
-    b->reads_short = false;
-    for (; (x = next_prompt(b, false)) && tokens_left(x) <= room; x->is_read = true) {
+    b->had_short = false;
+    for (; (x = next_prompt(b, false)) && tokens_left(x) <= room; x->is_in_pass = true) {
         room -= tokens_left(x);
-        b->reads_short = true;
+        b->had_short = true;
     }
-    room = b->reads_short ? 0 : b->pass_tokens;
-    for (; room && (x = next_prompt(b, true)); x->is_read = true)
+    room = b->had_short ? 0 : b->pass_tokens;
+    for (; room && (x = next_prompt(b, true)); x->is_in_pass = true)
         room = spw_sub_u64(room, tokens_left(x));
 }
 
@@ -315,7 +315,7 @@ static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
         choose_prompts(b);
     for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));) {
         if (!x->session || (which != ALL && decodes(x) != (which == DECODING)) ||
-            (which == PROMPTS && b->pass_tokens && !x->is_read))
+            (which == PROMPTS && b->pass_tokens && !x->is_in_pass))
             continue;
         const struct spw_answer *a = &x->answer;
         bool first = spw_batch_needs_prompt(x);

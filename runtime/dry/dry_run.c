@@ -1,8 +1,8 @@
-/* Predictions of the bytes of a run, before it and after it: see runtime/plan_query.h. A dry run is
- * a batch of requests through an engine that computes nothing and counts the bytes that it would
- * move (runtime/engine/engine_dry.c). So the prediction of a run is the run itself, and no rule is
- * written twice. Every answer gets max_new_tokens tokens. Experts that move are not in the bytes:
- * nobody knows the routing; a forecast gets the rows of each pass.
+/* Predicts the bytes that a run moves: see runtime/plan_query.h. A dry run is a batch of requests
+ * in an engine that computes nothing and counts the bytes that it would move
+ * (runtime/engine/engine_dry.c). So no rule of the runtime is written a second time. Every answer
+ * gets max_new_tokens tokens. Experts that rows miss are not in the bytes, because the routing is
+ * not known: an estimate of them gets the rows of each pass (runtime/plan/expert_forecast.h).
  *
  *   1. for each request: its tokens, what the prefix cache has of them, its session from a file;
  *      spw_batch_submit
@@ -20,21 +20,21 @@ struct dry_run {
     struct spw_batch *batch;
     struct spw_session **sessions;      /* [n], those from files; NULL: none */
     uint64_t *ends_at;                  /* [n], of the requests in the order of their numbers */
-    struct spw_plan_span *told;         /* [sessions], for `steps` */
-    const struct spw_plan_steps *steps; /* borrowed, or NULL */
+    struct spw_plan_span *spans;        /* [sessions], of the step that `steps` gets */
+    const struct spw_plan_steps *steps; /* borrowed: the caller's callback; NULL: none */
     struct spw_expert_forecast *experts;
     struct spw_dry_backend backend;
     struct spw_dry_hooks hooks;
-    uint64_t repeated[SPW_MOVED_COUNT]; /* of steps that were not made */
-    uint32_t n_alike, n_were_running;   /* steps since the latest that differed; requests that ran
-                                           after it */
+    uint64_t repeated[SPW_MOVED_COUNT]; /* bytes of steps that were counted without running */
+    uint32_t n_running;                 /* requests that ran after the latest step */
+    uint32_t n_alike; /* steps in a row after which as many requests ran as before */
     size_t n;
 };
 
-/* ---- what the executor tells ---- */
+/* ---- callbacks of the executor ---- */
 
-/* Rows of a pass choose experts: in its first layer with experts, the forecast hears of the pass.
- */
+/* Counts a pass for the estimate of experts, once: in the first layer with experts. A pass of
+ * drafts goes through the MTP layer only. */
 static void count_pass(void *context, uint32_t layer, uint64_t rows)
 {
     const struct dry_run *d = context;
@@ -56,40 +56,41 @@ static uint64_t prompt_of(const struct dry_run *d, const struct spw_sequence *se
     return 0;
 }
 
-static void tell_step(void *context, const struct spw_executor_item *items, uint32_t n)
+static void report_step(void *context, const struct spw_executor_item *items, uint32_t n)
 {
     const struct dry_run *d = context;
     for (uint32_t i = 0; i < n; i++)
-        d->told[i] =
+        d->spans[i] =
             (struct spw_plan_span){.from = items[i].span.from,
                                    .to = items[i].span.to,
                                    .is_prompt = items[i].span.to <= prompt_of(d, items[i].seq)};
-    d->steps->step(d->steps->context, d->told, n, 1);
+    d->steps->step(d->steps->context, d->spans, n, 1);
 }
 
-/* The last step, n times more; sessions have these tokens already. */
-static void tell_repeated(const struct dry_run *d, uint64_t n)
+/* Reports n steps like the latest one. The sessions have their tokens already. */
+static void report_repeated(const struct dry_run *d, uint64_t n)
 {
     uint32_t rows = 0;
     for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(d->batch, x));) {
         const uint64_t from = x->session->n_tokens - n;
-        d->told[rows++] = (struct spw_plan_span){.from = from, .to = from + 1};
+        d->spans[rows++] = (struct spw_plan_span){.from = from, .to = from + 1};
     }
     if (d->steps)
-        d->steps->step(d->steps->context, d->told, rows, n);
+        d->steps->step(d->steps->context, d->spans, rows, n);
     for (uint64_t i = 0; i < n && d->experts; i++)
         spw_expert_forecast_pass(d->experts, false, rows);
 }
 
 /* ---- requests ---- */
 
-/* Of n tokens, the most that may come from the cache: the last one is computed. */
+/* The most tokens of a prompt of n that may come from the prefix cache: whole tiles, without the
+ * last token, which is computed in any case. */
 static uint64_t most_found(uint64_t n)
 {
     return (n - 1) - (n - 1) % SPW_TILE_TOKENS;
 }
 
-/* The session holds the first tokens of the request. */
+/* Opens the session of the request, if it begins with tokens of a saved session. */
 static int resume(struct dry_run *d, size_t i, const struct spw_plan_request *q,
                   const int32_t *tokens, struct spw_error *err)
 {
@@ -110,7 +111,7 @@ static int submit_tokens(struct dry_run *d, size_t i, const struct spw_plan_requ
         SPW_TRY(spw_prefix_assume(d->engine, tokens, q->n_prompt,
                                   spw_min_u64(q->n_found, most_found(q->n_prompt)), err));
     SPW_TRY(resume(d, i, q, tokens, err));
-    if (q->n_resumed && !q->max_new_tokens) /* it had ended before */
+    if (q->n_resumed && !q->max_new_tokens) /* the answer is complete: nothing runs */
         return 0;
     const struct spw_request request = {.prompt = tokens,
                                         .n_prompt = q->n_prompt,
@@ -125,7 +126,8 @@ static int submit_tokens(struct dry_run *d, size_t i, const struct spw_plan_requ
     return 0;
 }
 
-/* A request without tokens gets tokens that no other such request begins with. */
+/* A request whose tokens are not known gets tokens that no other such request begins with, so that
+ * they share nothing. */
 static int submit(struct dry_run *d, size_t i, const struct spw_plan_request *q,
                   struct spw_error *err)
 {
@@ -144,12 +146,14 @@ static int submit(struct dry_run *d, size_t i, const struct spw_plan_request *q,
 
 /* ---- steps that move the same bytes ----
  *
- * Between two borders of tiles, steps that give each request a token differ in nothing but the
- * token's place in its tile. One of them stands for all. */
+ * Until the next tile begins, all decode steps of the same requests move the same bytes. So one of
+ * them runs, and its bytes count for all. */
 
-enum { ALIKE_STEPS = 3 }; /* the first of them has moved what the border of a tile moves */
+/* So many such steps must have run before others are skipped: the first one moves, in addition,
+ * what a new tile costs. */
+enum { ALIKE_STEPS = 3 };
 
-/* How many of the next steps of this request move the same bytes as the last ones; at most n. */
+/* How many of the next steps of this request, at most n, will move the same bytes as the latest. */
 static uint64_t count_alike(const struct spw_batch *b, const struct spw_batch_entry *x, uint64_t n)
 {
     const struct spw_answer *a = &x->answer;
@@ -160,12 +164,14 @@ static uint64_t count_alike(const struct spw_batch *b, const struct spw_batch_en
         return 0;
     const uint64_t until = spw_engine_alike_until(b->engine, held + 1 - ALIKE_STEPS);
     n = spw_min_u64(n, spw_sub_u64(until, held));
-    n = spw_min_u64(n, a->request.max_new_tokens - a->result.n_tokens - 1); /* the last ends it */
-    /* tiles are fetched for the length after them, too */
+    /* the last step of an answer fetches nothing ahead */
+    n = spw_min_u64(n, a->request.max_new_tokens - a->result.n_tokens - 1);
+    /* each step fetches ahead for the length after it: that must have the same rope table, too */
     n -= n && spw_engine_rope_table(b->engine, held + n + 1) != SPW_ROPE_SHARED;
     return n;
 }
 
+/* Gives the request n tokens without running their steps. */
 static int skip(struct spw_batch_entry *x, uint64_t n)
 {
     SPW_TRY(spw_session_skip(x->session, n));
@@ -174,19 +180,19 @@ static int skip(struct spw_batch_entry *x, uint64_t n)
     return 0;
 }
 
-/* Makes as many of the next steps, at most `most`, as would move the same bytes as the last one:
- * each running request gets *n tokens more. -ENOMEM. */
-static int repeat(struct dry_run *d, uint64_t most, uint64_t *n)
+/* Skips as many of the next steps, at most `most`, as would move the same bytes as the latest one:
+ * each running request gets *n tokens. -ENOMEM. */
+static int skip_alike(struct dry_run *d, uint64_t most, uint64_t *n)
 {
     const struct spw_batch *b = d->batch;
-    uint32_t n_running = 0;
+    uint32_t n_running = 0; /* now */
     *n = spw_min_u64(most, SPW_TILE_TOKENS);
     for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));) {
         *n = *n ? count_alike(b, x, *n) : 0;
         n_running++;
     }
-    d->n_alike = n_running == d->n_were_running && !b->n_ended ? d->n_alike + 1 : 0;
-    d->n_were_running = n_running;
+    d->n_alike = n_running == d->n_running && !b->n_ended ? d->n_alike + 1 : 0;
+    d->n_running = n_running;
     if (!n_running || d->n_alike < ALIKE_STEPS)
         *n = 0;
     for (struct spw_batch_entry *x = NULL; *n && (x = spw_batch_next(b, x));)
@@ -196,7 +202,8 @@ static int repeat(struct dry_run *d, uint64_t most, uint64_t *n)
 
 /* ---- the run ---- */
 
-/* Ends the answers that are as long as they will be. Returns the tokens until the next one ends. */
+/* Ends the answers that have their known length (ends_at). Returns how many tokens every other
+ * answer can get before the last token of one of them. */
 static uint64_t end_answers(struct dry_run *d)
 {
     uint64_t most = UINT64_MAX;
@@ -210,19 +217,19 @@ static uint64_t end_answers(struct dry_run *d)
     return most;
 }
 
-/* A step, and those that are like it. 1: there are more. */
+/* Runs a step, and counts the steps after it that move the same bytes. 1: there are more steps. */
 static int step(struct dry_run *d, struct spw_error *err)
 {
     struct spw_stats before, after;
     uint64_t n;
     spw_engine_stats(d->engine, &before);
     const int rc = spw_batch_step(d->batch, err);
-    SPW_TRY(rc < 0 ? rc : repeat(d, end_answers(d), &n));
+    SPW_TRY(rc < 0 ? rc : skip_alike(d, end_answers(d), &n));
     spw_engine_stats(d->engine, &after);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         d->repeated[i] += n * (after.moved_bytes[i] - before.moved_bytes[i]);
     if (n)
-        tell_repeated(d, n);
+        report_repeated(d, n);
     return rc;
 }
 
@@ -232,12 +239,12 @@ static int run(struct dry_run *d, const struct spw_engine *like,
     int more = 1;
     spw_backend_dry(&d->backend, &like->backend, &like->lane);
     d->hooks = (struct spw_dry_hooks){
-        .experts = count_pass, .step = d->steps ? tell_step : NULL, .context = d};
+        .experts = count_pass, .step = d->steps ? report_step : NULL, .context = d};
     SPW_TRY(spw_engine_open_dry(&d->engine, like, &d->backend, &spw_prefix_hooks, &d->hooks, err));
-    d->told = spw_alloc_zero(d->engine->plan.info.sessions, sizeof *d->told);
+    d->spans = spw_alloc_zero(d->engine->plan.info.sessions, sizeof *d->spans);
     d->sessions = spw_alloc_zero(d->n, sizeof(struct spw_session *));
     d->ends_at = spw_alloc_zero(d->n, sizeof *d->ends_at);
-    if (!d->told || !d->sessions || !d->ends_at)
+    if (!d->spans || !d->sessions || !d->ends_at)
         return spw_fail(err, -ENOMEM, "out of memory for a plan");
     SPW_TRY(spw_batch_open(&d->batch, d->engine, NULL, err));
     for (size_t i = 0; i < d->n; i++)
@@ -247,9 +254,9 @@ static int run(struct dry_run *d, const struct spw_engine *like,
     return more;
 }
 
-/* The bytes of opening an engine like `like`, which has a plan, and of one batch with these
- * requests, which have been checked. `experts` gets its passes, and `steps` its steps; NULL: nobody
- * asks. */
+/* The bytes that an engine like `like` moves when it opens and runs one batch of these requests,
+ * which the caller has checked. `experts` gets the passes, and `steps` the steps; both may be NULL.
+ */
 static int dry_run(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine *like,
                    const struct spw_plan_request *requests, size_t n,
                    struct spw_expert_forecast *experts, const struct spw_plan_steps *steps,
@@ -268,7 +275,7 @@ static int dry_run(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine *lik
     spw_engine_close(d.engine);
     spw_free(d.sessions);
     spw_free(d.ends_at);
-    spw_free(d.told);
+    spw_free(d.spans);
     return rc;
 }
 
@@ -324,16 +331,16 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *exp
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
-/* What nobody could know before: memory or the disk failed, a budget changed, a step was set aside
- * or interrupted, a write to disk failed. */
+/* False after something that no dry run knows: memory or the disk failed, a budget changed, a step
+ * was set aside or interrupted, a write to disk failed. */
 static bool is_predictable(const struct spw_engine *e)
 {
     return e->executor && !e->unpredicted && !e->events.n_fallbacks && !e->events.n_lost_tiles &&
            !spw_kv_any_write_failed(e->kv);
 }
 
-/* How far transfers for the next token had come when an answer ended is only known where nothing
- * waits for a drive. */
+/* An answer that ends early drops the transfers for its next token. How many of these had been made
+ * then is known only if none of them waits for a drive. */
 static bool waits_for_drive(const struct spw_plan *p)
 {
     return p->n_disk_frames || p->attaches || p->info.weights_disk_bytes;

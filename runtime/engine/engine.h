@@ -522,9 +522,9 @@ void spw_session_end_drafts(struct spw_session *s);
  * it had before the step), and `logits` [vocab] come after them. If the step ran again after tiles
  * were lost, a state may reach fewer tokens: the next step computes the others. */
 int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits);
-/* Before the states are read at the session's length: they take the rows of the latest step with
- * drafts that stayed. */
-int spw_session_take_kept(struct spw_session *s);
+/* Must be called before the states are read at the session's length: updates the states by the kept
+ * rows of the latest step with drafts (offload/kv/state_store.h). */
+int spw_session_apply_kept_rows(struct spw_session *s);
 /* The most tokens up to which steps of a session read and move the same tiles, and use the same
  * rope, as the step that ends with n tokens: no tile begins, none leaves a window, none ages. */
 uint64_t spw_engine_alike_until(const struct spw_engine *e, uint64_t n);

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-/* No callbacks, and no files. The directories stay: they tell the plan that there is a disk, and a
- * prefix cache; nothing is opened in them. */
-static struct spw_options quiet(const struct spw_options *o)
+/* The options of the dry engine: without callbacks and files. The directories stay, because the
+ * plan depends on whether there is a disk and a prefix cache; nothing is opened in them. */
+static struct spw_options dry_options(const struct spw_options *o)
 {
     struct spw_options own = *o;
     own.on_progress = NULL;
@@ -58,7 +58,7 @@ int spw_engine_open_dry(struct spw_engine **out, const struct spw_engine *like,
     e->model = like->model;
     e->model.weights = NULL;
     e->model.is_borrowed = true;
-    e->options = quiet(&like->options);
+    e->options = dry_options(&like->options);
     e->backend = backend->backend;
     e->lane.ops = e->backend.device_ops;
     e->above.persist = persist;

@@ -104,7 +104,7 @@ static int move_tiles(struct spw_engine *e)
     SPW_TRY(spw_prefetch_forget(e->prefetch));
     int rc = spw_engine_leave_frames(e);
     if (rc == -ENOMEM) { /* tiles of other layers, which go the opposite way, hold host frames */
-        SPW_TRY(move_each(e, spw_residency_come_back));
+        SPW_TRY(move_each(e, spw_residency_load_back));
         rc = move_each(e, spw_residency_leave);
     }
     SPW_TRY(rc);

@@ -236,16 +236,16 @@ int spw_session_skip(struct spw_session *s, uint64_t n)
     return 0;
 }
 
-int spw_session_take_kept(struct spw_session *s)
+int spw_session_apply_kept_rows(struct spw_session *s)
 {
-    return s->engine->executor ? spw_executor_take_kept(s->engine->executor, s->seq.kv) : 0;
+    return s->engine->executor ? spw_executor_apply_kept_rows(s->engine->executor, s->seq.kv) : 0;
 }
 
 int spw_session_checkpoint(struct spw_session *s)
 {
     if (!s->cached || s->is_aside)
         return 0;
-    SPW_TRY(spw_session_take_kept(s));
+    SPW_TRY(spw_session_apply_kept_rows(s));
     return spw_kv_checkpoint(s->seq.kv, s->n_tokens);
 }
 

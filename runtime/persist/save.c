@@ -365,7 +365,7 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
         spw_engine_drop_aside(s->engine);
     s->engine->unpredicted = true; /* what the file has already is not known */
     SPW_TRY(spw_session_save_to(s, path, err));
-    int rc = spw_session_take_kept(s);
+    int rc = spw_session_apply_kept_rows(s);
     rc = rc ? spw_fail(err, rc, "%s: the device failed", path)
             : save_tries(s, path, state, state_bytes, &written, err);
     if (written_bytes)

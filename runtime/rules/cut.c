@@ -52,14 +52,14 @@ static uint64_t border_of(const struct spw_cut *c, const struct spw_step_span *s
     return c->borders && at > s->from ? at : 0;
 }
 
-/* The end of the part that begins where the span does, in a chunk with this room, if the pass is
- * not over before. */
+/* The end of the next part of the span, in a chunk that has room for this many rows. The end of the
+ * pass does not count here. */
 static uint64_t part_end(const struct spw_cut *c, const struct spw_step_span *s, uint64_t room)
 {
     const uint64_t border = border_of(c, s), end = spw_min_u64(s->to, s->from + room);
     if (border && border <= end)
         return border;
-    /* Chunks that are trimmed stay half full. */
+    /* Ends the part with a tile. Not in small chunks, which could become less than half full. */
     const bool trims = c->borders && end < s->to && c->chunk_rows >= 2 * SPW_TILE_TOKENS;
     const uint64_t tile = end - end % SPW_TILE_TOKENS;
     return trims && tile > s->from ? tile : end;

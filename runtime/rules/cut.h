@@ -21,7 +21,7 @@ struct spw_step_span {
     uint64_t from, to, n_logits;
 };
 
-/* Consecutive rows of a call: positions [from, to) of a span. */
+/* Positions [from, to) of a span, in one chunk. */
 struct spw_part {
     uint32_t span;
     uint64_t from, to;
@@ -33,14 +33,17 @@ struct spw_chunk {
     uint64_t row, rows; /* in the pass */
 };
 
-/* The border of a span is the last end of a tile before its last token, whose logits may be wanted
- * again. A sequence with a state can be cut back to it, also where the next turn drops what a chat
- * template writes after the last message, and files can have it. Where a span goes on in the next
- * chunk, it leaves the chunk at the end of a tile. */
+/* The *border* of a span is the last end of a tile before the last token of the span. A layer with
+ * a state gets a checkpoint there, for which a part must end there. From this checkpoint a session
+ * can compute the logits of the last token once more, or go on with another turn of a chat, whose
+ * template often replaces the last few tokens; and files have whole tiles only.
+ *
+ * If spans are cut at their borders, a part also ends with a tile where its span continues in the
+ * next chunk. */
 struct spw_cut {
     uint32_t chunk_rows;
     uint64_t pass_rows;
-    bool borders; /* spans are cut there */
+    bool borders; /* spans are cut at their borders */
     uint32_t most_chunks, most_parts;
     struct spw_chunk *chunks; /* owned */
     struct spw_part *parts;   /* owned */
@@ -51,17 +54,17 @@ struct spw_cut {
 int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uint32_t most_spans,
                  bool borders);
 void spw_cut_free(struct spw_cut *c);
-/* Of a span up to `to`. */
+/* The border of a span that ends at `to`. */
 uint64_t spw_cut_border(uint64_t to);
-/* Cuts the next pass off the spans and moves their `from`. False when nothing is left. */
+/* Cuts the next pass off the spans, and moves their `from` behind it. False: no token is left. */
 bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans);
-/* The parts [first, end) whose old tiles get their places after chunk k of a layer: those of the
- * chunk; or, if tiles are held, none until the last chunk, and then those of the pass. */
+/* The parts [first, end) whose old tiles are spilled after chunk k of a layer: the parts of the
+ * chunk. With holds_tiles (plan.h): none until the last chunk, and then all parts of the pass. */
 struct spw_parts_placed {
     uint32_t first, end;
 };
 struct spw_parts_placed spw_cut_placed(const struct spw_cut *c, uint32_t k, bool holds_tiles);
-/* What the pass that was cut computes of each span. `spans` as spw_cut_next left them. */
+/* What the pass computes of each span. `spans` as spw_cut_next has left them. */
 void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
                       struct spw_pass_span *out);
 /* The number of rows of the pass whose logits are wanted. */

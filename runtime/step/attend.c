@@ -20,7 +20,7 @@
 
 #include <assert.h>
 
-enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
+enum { SIDE_BY_SIDE = 4 }; /* a call with fewer splits in parallel costs more than it saves */
 
 /* What attention computes of one part with one slice: the rows of the part, in the heads of q that
  * read the KV heads of the slice. */
@@ -31,13 +31,14 @@ struct spw_query {
     uint32_t slice;                 /* whose tiles are read */
     uint32_t end;                   /* after the last tile */
     uint32_t first, streamed_end;   /* tiles [first, streamed_end) come from lower tiers */
-    uint32_t from;                  /* tiles before it have been read: a split's border */
-    uint8_t *y;                     /* rows' results, from the last call */
-    struct spw_attention_args args; /* of all rows; the same for all calls but for rows and tiles */
+    uint32_t from;                  /* the first tile that no call has read yet: a split's border */
+    uint8_t *y;                     /* where the last call writes the results of the rows */
+    struct spw_attention_args args; /* of all rows; a call changes its rows and tiles only */
 };
 
-/* Tiles [from, to), from a split's border on. Of those that stream, [slot_first, slot_end) lie in
- * `slot`; later ones are in place. */
+/* What one or several calls read: tiles [from, to), from a split's border on. Tiles [slot_first,
+ * slot_end) lie in `slot`, later ones in their device frames. Queries see no tile before
+ * slot_first, except the sink. */
 struct piece {
     uint32_t from, to;
     uint32_t slot_first, slot_end;
@@ -220,14 +221,15 @@ static int quantize(const struct spw_query *q)
 
 /* ---- reading ---- */
 
-/* How many splits of so many rows run side by side. */
+/* How many splits a call with so many rows can compute in parallel: each needs memory for its
+ * partial results. */
 static uint64_t splits_side_by_side(const struct spw_attend *a, uint64_t rows)
 {
     return a->plan->parallel_splits / rows;
 }
 
-/* Where a tile of the piece lies for rows that read [1, old) quantized; NULL: they cannot see it.
- */
+/* The address of a tile of the piece, for rows that read tiles [1, old) in the quantized form.
+ * NULL: these rows cannot see the tile. */
 static const void *locate(const struct spw_query *q, const struct piece *p, uint32_t tile,
                           uint32_t old)
 {
@@ -242,7 +244,7 @@ static const void *locate(const struct spw_query *q, const struct piece *p, uint
     return spw_kv_device_tile(kv, q->slice, tile);
 }
 
-/* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
+/* One call: rows [row, row + rows), which read tiles [1, old) in the quantized form. */
 static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_t row,
                        uint64_t rows, uint32_t old)
 {
@@ -268,14 +270,15 @@ static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_
     return a->ops->attention(&x, a->lane->compute);
 }
 
-/* Where in the piece exact tiles begin for block `block`. */
+/* The end of the tiles of the piece that queries of this block read in the quantized form. */
 static uint32_t old_end(const struct spw_query *q, const struct piece *p, uint64_t block)
 {
     uint64_t end = q->r->quantizes ? spw_residual_end(block, q->r->residual_tiles) : 0;
     return end < p->from ? p->from : end < p->to ? (uint32_t)end : p->to;
 }
 
-/* All rows, in as few calls as read the piece alike. */
+/* All rows read the piece: one call for all neighbouring blocks that read the same tiles quantized.
+ */
 static int attend_piece(struct spw_query *q, const struct piece *p)
 {
     uint64_t n = q->args.rows, next;
@@ -292,14 +295,14 @@ static int attend_piece(struct spw_query *q, const struct piece *p)
     return 0;
 }
 
-/* Of part i, the k-th slice. */
+/* The query of part i in the k-th slice of the layer. */
 static struct spw_query *query_of(const struct spw_attend *a, uint32_t i, uint32_t k)
 {
     return &a->queries[i * a->most_slices + k];
 }
 
-/* The splits that (partly) stream, as many in a piece as share a slot. Parts that share their tiles
- * read the slot too. */
+/* Reads the splits with streamed tiles, one slot at a time: a piece has the splits of a slot. Other
+ * parts of the chunk that share these tiles read the slot, too. */
 static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t part, uint32_t k)
 {
     const struct spw_query *q = query_of(a, part, k);
@@ -332,11 +335,12 @@ static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t part, 
     return 0;
 }
 
-/* The splits that lie on the device. */
+/* Reads the splits that lie on the device as a whole. */
 static int read_resident(struct spw_query *q)
 {
     uint32_t to, most = q->a->ops->attention_tiles;
-    /* A few rows, too many for all splits at once: some splits at a time are better than a walk. */
+    /* If not all splits can run in parallel, but some can: calls of that many splits are faster
+     * than one call that reads its splits one after the other. */
     uint64_t fit = splits_side_by_side(q->a, q->args.rows);
     if (fit >= SIDE_BY_SIDE && fit * SPW_SPLIT_TILES < most)
         most = (uint32_t)fit * SPW_SPLIT_TILES;

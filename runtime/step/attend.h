@@ -29,12 +29,12 @@ struct spw_attend_part {
     const struct spw_part_tiles *tiles; /* of the layer's kind */
     uint32_t layer;
     uint64_t from, to, row;
-    /* Tiles before shared_end come with the transfers of part `shared_with` of the chunk. With
-     * shared_end 0 no tile is shared, and shared_with means nothing. */
+    /* The tiles before shared_end are read from the slots of part `shared_with` of the chunk. With
+     * shared_end 0 no slot is shared, and shared_with has no meaning. */
     uint32_t shared_with, shared_end;
 };
 
-/* The fields before `queries` are the caller's to set. most: parts of a chunk. */
+/* The caller has set the fields before `queries`. most: parts of a chunk, at most. */
 int spw_attend_init(struct spw_attend *a, uint32_t most);
 void spw_attend_free(struct spw_attend *a);
 /* Part i of a chunk: reads k and v in plan.device.qkv, and rotates q. `s` stays borrowed until the

@@ -1,8 +1,9 @@
 /* One step of generation: see executor.h. The step itself is at the end of this file.
  *
  *   step      cut the new tokens into passes
- *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
- *   chunk     norm, q k v, [attend], output, mlp: model/forward.c; here a step can be set aside
+ *   pass      for each layer: weights arrive, chunks pass, old tiles are spilled; then logits
+ *   chunk     norm, q k v, [attend], output, mlp: model/forward.c. After a chunk a step can be set
+ *             aside
  *   experts   in some layers, in place of mlp, for all chunks together: experts.c
  *   states    rows of layers with a state: executor_states.c
  *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
@@ -28,8 +29,8 @@ struct logits_sink {
 
 /* ---- a layer ---- */
 
-/* Keeps a copy of the embeddings: every layer with inputs needs them, and layer 0 overwrites the
- * rows. */
+/* Copies the embeddings of a chunk: every layer with inputs needs them (spw_forward_inputs), and
+ * layer 0 overwrites the rows. */
 static int keep_embedding(struct spw_executor *x, const struct spw_chunk *chunk, const void *h)
 {
     const uint64_t bytes = x->plan->hidden_row_bytes;
@@ -70,7 +71,8 @@ static int append(struct spw_executor *x, uint32_t layer, const struct spw_chunk
     return 0;
 }
 
-/* The states of the layer, before its first chunk or after the last one. */
+/* Before the first chunk of a layer with states, and after its last one: `move` brings the states
+ * to the device, or back. */
 static int move_states(struct spw_executor *x, uint32_t layer,
                        int (*move)(struct spw_kv_seq *seq, uint32_t slice))
 {
@@ -81,6 +83,8 @@ static int move_states(struct spw_executor *x, uint32_t layer,
     return 0;
 }
 
+/* Before the first chunk of the layer: loads the tiles that its chunks read in place, and the
+ * states. */
 static int enter_layer(struct spw_executor *x, uint32_t layer)
 {
     const struct spw_pass *pass = x->step->now;
@@ -96,8 +100,8 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
 
 /* ---- a chunk ---- */
 
-/* After each chunk. Or, if tiles are held for layers that read them: after all chunks of the last
- * one of these layers. */
+/* Spills or drops the tiles of the layer that have become old. Where other layers read the tiles of
+ * this layer (plan.holds_tiles), that comes after all chunks of the last of these layers. */
 static int place_old_tiles(struct spw_executor *x, uint32_t layer, uint32_t k)
 {
     const struct spw_cut *cut = &x->step->now->cut;
@@ -116,7 +120,8 @@ static int place_old_tiles(struct spw_executor *x, uint32_t layer, uint32_t k)
     return 0;
 }
 
-/* The rest of the layer, after the states: h becomes what the next layer reads. */
+/* The rest of the layer, after its keys and values were appended and its states were updated: h
+ * becomes what the next layer reads. */
 static int finish_chunk(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
                         const struct spw_chunk *chunk, void *h)
 {
@@ -131,8 +136,8 @@ static int finish_chunk(struct spw_executor *x, uint32_t layer, const struct spw
     return add_inputs(x, layer, w, h, chunk->row, chunk->rows);
 }
 
-/* Whether the layer only stores keys and values: nothing reads what the MTP layer gives for tokens
- * that are certain. */
+/* Whether the layer only stores keys and values: the MTP layer in a step of the model. Only a step
+ * of drafts uses the output of this layer. */
 static bool only_stores(const struct spw_executor *x, uint32_t layer)
 {
     return spw_config_is_mtp(x->config, layer) && !x->step->is_draft;
@@ -162,6 +167,7 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
 
+/* Counts the experts that were not on the device when rows of the pass chose them. */
 static void count_missed(struct spw_executor *x, uint64_t rows)
 {
     const struct spw_weights *w = x->o.weights;
@@ -175,7 +181,7 @@ static void count_missed(struct spw_executor *x, uint64_t rows)
     }
 }
 
-/* All rows of the pass have their experts: these compute now. */
+/* The router has chosen the experts of all rows of the pass. These experts compute now. */
 static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w)
 {
     struct spw_experts *experts = &x->step->experts;
@@ -202,7 +208,7 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
     return rc;
 }
 
-/* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */
+/* Whether the step is to be set aside after this chunk. */
 static bool is_due(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -210,6 +216,8 @@ static bool is_due(struct spw_executor *x)
            (!--s->chunks_before_pause || (x->o.hurried && x->o.hurried(x->o.interrupt_context)));
 }
 
+/* Computes the chunks of layer s->layer from s->chunk on, and moves both to what comes next. Stops
+ * early, with *pause set, if the step is to be set aside. */
 static int run_layer(struct spw_executor *x, bool *pause)
 {
     struct spw_step *s = x->step;
@@ -243,6 +251,7 @@ static bool next_wanted(const struct spw_executor *x, struct spw_wanted_row *w)
     return spw_cut_next_wanted(&x->step->now->cut, x->step->spans, w);
 }
 
+/* Logits [rows][vocab] of the rows in plan.device.rows. */
 static int run_head(struct spw_executor *x, size_t rows, float *logits)
 {
     void *r = x->lane->device_arena + x->plan->device.rows;
@@ -265,7 +274,7 @@ static int run_head(struct spw_executor *x, size_t rows, float *logits)
     return 0;
 }
 
-/* Gathers the hidden rows of the next wanted positions, at most `most`. */
+/* Copies the hidden rows of the next wanted positions, at most `most`, to plan.device.rows. */
 static int gather_rows(struct spw_executor *x, struct spw_wanted_row *at, size_t most)
 {
     uint8_t *to = x->lane->device_arena + x->plan->device.rows;
@@ -277,6 +286,9 @@ static int gather_rows(struct spw_executor *x, struct spw_wanted_row *at, size_t
     return 0;
 }
 
+/* The logits of the `wanted` rows of the pass, in rounds of as many rows as the logits buffer has.
+ * Two cursors go over these rows: `ask` gathers them for the head, `tell` hands their logits over.
+ */
 static int run_logits(struct spw_executor *x, uint64_t wanted, const struct logits_sink *d)
 {
     float *logits = (float *)(x->lane->device_arena + x->plan->device.logits);
@@ -306,7 +318,7 @@ static int run_logits(struct spw_executor *x, uint64_t wanted, const struct logi
 
 /* ---- a pass ---- */
 
-/* Queues the copy of the flag: was a quantized value not finite? */
+/* Queues the copy of the flag to the host: a kernel has met a value that is not finite. */
 static int fetch_flags(struct spw_executor *x)
 {
     uint64_t bytes = spw_plan_flags_bytes(x->plan);
@@ -317,7 +329,7 @@ static int fetch_flags(struct spw_executor *x)
                          SPW_LINK_DEVICE_TO_HOST, x->lane->compute);
 }
 
-/* -EDOM: a value was not finite; clears the flag. Compute has been waited for. */
+/* -EDOM: a value was not finite. Clears the flag. The caller has waited for `compute`. */
 static int check_flags(struct spw_executor *x)
 {
     uint32_t *not_finite = (uint32_t *)(x->lane->host_arena + x->plan->host.flags);
@@ -329,7 +341,7 @@ static int check_flags(struct spw_executor *x)
     return -EDOM;
 }
 
-/* -EAGAIN: the step is to be set aside. */
+/* Computes the layers of the pass, from s->layer on. -EAGAIN: the step is to be set aside. */
 static int run_layers(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -343,16 +355,15 @@ static int run_layers(struct spw_executor *x)
     }
     if (s->layer < x->config->n_layers)
         return -EAGAIN;
-    if (pause) /* due after the last chunk of the pass: pauses after the first chunk of the next one
-                */
+    if (pause) /* after the last chunk of a pass there is nothing to set aside: one chunk later */
         s->chunks_before_pause = 1;
     for (uint32_t i = 0; i < s->n_items && !s->is_draft; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
     return fetch_flags(x);
 }
 
-/* A caller may take a prompt back, to ask another question: the tiles that this span drops keep
- * their frames until the next prompt. */
+/* A caller may cut a session back to where its prompt began, to ask another question. So the tiles
+ * that this prompt drops keep their frames until the next prompt (spw_kv_retain). */
 static void retain_exact_tiles(struct spw_executor *x)
 {
     for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
@@ -362,8 +373,9 @@ static void retain_exact_tiles(struct spw_executor *x)
     }
 }
 
-/* Where a pass of a prompt begins, so that it can be taken back. Where the prompt itself begins,
- * the checkpoint stays. */
+/* Makes a checkpoint where a pass of prompt i begins: a pass that fails can then be cut off. When
+ * the next pass begins or the step ends, this checkpoint is dropped, unless the whole prompt began
+ * here or the sequence had a checkpoint here already. */
 static int mark_begin(const struct spw_executor *x, uint32_t i)
 {
     struct spw_step *s = x->step;
@@ -371,14 +383,14 @@ static int mark_begin(const struct spw_executor *x, uint32_t i)
     const uint64_t from = s->now->spans[i].from, before = s->began_at[i];
     const bool stays = from == s->spans[i].from || spw_kv_last_checkpoint(seq, from) == from;
     s->began_at[i] = stays ? 0 : from;
-    SPW_TRY(spw_executor_take_kept(x, seq));
+    SPW_TRY(spw_executor_apply_kept_rows(x, seq));
     SPW_TRY(spw_kv_checkpoint(seq, from));
     spw_kv_checkpoint_drop(seq, before);
     return 0;
 }
 
-/* Checkpoints of the pass: where a prompt begins; on its way; and at its end. An answer that goes
- * on gets one at each multiple of the distance. */
+/* Takes memory for the checkpoints of the pass: where a prompt begins, inside it and at its end; in
+ * an answer, at each multiple of SPW_CHECKPOINT_TOKENS. */
 static int begin_checkpoints(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -392,6 +404,7 @@ static int begin_checkpoints(struct spw_executor *x)
     return 0;
 }
 
+/* The pass is over: its checkpoints are complete, or are given up. */
 static void end_checkpoints(struct spw_step *s, bool complete)
 {
     for (uint32_t i = 0; i < s->n_items; i++) {
@@ -401,7 +414,7 @@ static void end_checkpoints(struct spw_step *s, bool complete)
     }
 }
 
-/* Before the first layer: tiles make room or come up, and the rings begin to fill. */
+/* Before the first layer: spills tiles, begins to load others, and the rings begin to fill. */
 static int begin_pass(struct spw_executor *x)
 {
     const struct spw_pass *pass = x->step->now;
@@ -419,7 +432,7 @@ static int begin_pass(struct spw_executor *x)
     return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
 }
 
-/* Tiles are where they were after the latest step: drafts begin no tile. */
+/* Moves no tile: drafts begin no new tile, so tiles lie where the latest step has left them. */
 static int begin_draft(struct spw_executor *x)
 {
     if (!spw_plan_drafts_in_place(x->plan, x->o.weights))
@@ -427,7 +440,7 @@ static int begin_draft(struct spw_executor *x)
     return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
 }
 
-/* A pass from its begin, or a later part of one that was set aside. */
+/* Runs a pass from its beginning, or continues one that was set aside. */
 static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 {
     struct spw_step *s = x->step;
@@ -442,13 +455,13 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
     }
     SPW_TRY(run_layers(x));
     int rc = wanted ? run_logits(x, wanted, d) : spw_lane_stream_sync(x->lane, x->lane->compute);
-    int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
+    int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* then `compute` has no work left */
     return rc ? rc : flags;
 }
 
 /* ---- a step that is set aside ---- */
 
-/* Ends loads for layers that have not begun. */
+/* Cancels the loads of tiles for layers that have not begun. */
 static int forget_loads(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -461,8 +474,8 @@ static int forget_loads(struct spw_executor *x)
     return rc;
 }
 
-/* The rings are emptied for the steps that come first. Later they begin where the pass continues.
- */
+/* Waits for the queued work, and empties the rings for the steps that run meanwhile. When the pass
+ * continues, its schedule begins at the layer and chunk where the pass has stopped. */
 static int set_aside(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -479,7 +492,8 @@ static int set_aside(struct spw_executor *x)
     return 0;
 }
 
-/* Whether the caller continues the step that was set aside. Its tokens may lie elsewhere now. */
+/* Whether these items continue the step that was set aside. If so, notes where their tokens lie
+ * now. */
 static bool continues(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n)
 {
     struct spw_step *s = &x->steps[0];
@@ -510,7 +524,7 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
     spw_progress_begin(&s->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n);
 }
 
-/* rc: of the pass. -EAGAIN: sets the step aside. */
+/* Ends the pass, which has returned rc. With -EAGAIN it sets the step aside instead. */
 static int end_pass(struct spw_executor *x, int rc)
 {
     struct spw_step *s = x->step;
@@ -534,7 +548,7 @@ int spw_executor_draft(struct spw_executor *x, const struct spw_executor_item *i
     const struct logits_sink d = {on_logits, context};
     struct spw_step *s = x->step = &x->steps[x->n_steps - 1];
     int rc = 0;
-    s->progress.interrupted = NULL; /* the step that follows ends soon enough */
+    s->progress.interrupted = NULL; /* drafts are short: the step after them asks */
     s->chunks_before_pause = 0;
     s->is_draft = true;
     spw_progress_begin(&s->progress, spw_step_begin(s, items, n), 1, false);

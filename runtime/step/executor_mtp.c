@@ -1,16 +1,20 @@
-/* The MTP layer, which predicts one token more: its input, and the rows that it needs for that.
+/* The MTP layer (multi-token prediction), which predicts one token more: its input.
  *
  *   position      p - 1            p
  *   token         x[p-1]           x[p]
  *   model         h[p-1]           .           after the last norm
  *   MTP layer     .                [norm(embedding of x[p]) | norm(h[p-1])]: predicts x[p+1]
  *
- * A step stores keys and values of the layer for all tokens that pass the model. To draft, the
- * newest tokens pass the layer as a whole; then each draft passes with what the layer's own last
- * norm has given of the token before. The newest rows of each session are kept for that: the row of
- * position p is at p % SPW_MTP_KEPT. Where the row before is not known, zeros are in its place:
- * before the first token, and where a session goes on with tiles of a file. Drafts may be any
- * tokens, so no result depends on that. */
+ * In a step of the model the layer only stores its keys and values, for all tokens. In a step of
+ * drafts (spw_executor_draft) the newest tokens pass the whole layer, and the head gives the first
+ * draft. For each further draft, the draft before it passes the layer; in place of h comes the row
+ * that the last norm has made of the MTP layer's own output.
+ *
+ * So the input needs the row after the last norm of the token before. The newest rows of each
+ * session are kept on the device for that: the row of position p is at place p % SPW_MTP_KEPT.
+ * Where the row before is not known, zeros stand for it: before the first token, and where a
+ * session began with tiles of a file. Then drafts are worse, but no result changes: drafts may be
+ * any tokens. */
 #include "runtime/step/executor.h"
 
 static uint64_t row_bytes(const struct spw_executor *x)
@@ -18,12 +22,14 @@ static uint64_t row_bytes(const struct spw_executor *x)
     return x->plan->hidden_row_bytes;
 }
 
+/* The row of zeros, behind the kept rows of all sessions. */
 static uint8_t *zeros(const struct spw_executor *x)
 {
     return x->lane->device_arena + x->plan->device.mtp_kept +
            (uint64_t)x->plan->info.sessions * SPW_MTP_KEPT * row_bytes(x);
 }
 
+/* The place of the kept row of a position. */
 static uint8_t *kept(const struct spw_executor *x, const struct spw_sequence *seq,
                      uint64_t position)
 {
@@ -37,7 +43,8 @@ static int copy(const struct spw_executor *x, void *to, const void *from, uint64
                          x->lane->compute);
 }
 
-/* Positions [from, from + n), at most SPW_MTP_KEPT: to their places, or from there. */
+/* Copies the rows of positions [from, from + n), n at most SPW_MTP_KEPT: with `keep` from `rows` to
+ * their places, else from there to `rows`. */
 static int move_kept(const struct spw_executor *x, const struct spw_sequence *seq, uint64_t from,
                      uint64_t n, uint8_t *rows, bool keep)
 {
@@ -49,7 +56,9 @@ static int move_kept(const struct spw_executor *x, const struct spw_sequence *se
     return 0;
 }
 
-/* The rows of the tokens before those of a part: h are the hidden states of the part. */
+/* In a step of the model: fills `rows` with the rows of the tokens before those of a part, whose
+ * hidden states are h, and keeps the newest rows of the part. `rows` has place for one row more.
+ */
 static int shift_part(struct spw_executor *x, const struct spw_part *part, const void *h,
                       uint8_t *rows)
 {

@@ -39,12 +39,14 @@ static void borrow_buffers(struct spw_executor *x)
     x->residency = (struct spw_residency_moves){.config = x->config, .prefetch = x->o.prefetch};
 }
 
-/* The rows of the second step come after those of the first one, where both share a buffer. */
+/* beside: for the second step, which runs while the first one is set aside. Where both share a
+ * buffer, the rows of the second step come after those of the first one. */
 static uint64_t first_row(const struct spw_executor *x, bool beside)
 {
     return beside ? x->plan->pass_rows : 0;
 }
 
+/* As `embed` of struct spw_hidden. */
 static void embed(void *context, const struct spw_chunk *chunk, void *out, void *inputs)
 {
     struct spw_executor *x = context;
@@ -111,6 +113,7 @@ static void close_step(struct spw_step *s)
     spw_step_close(s);
 }
 
+/* Writes the table of the experts' addresses to the device, if the plan has one. */
 static int send_addresses(struct spw_executor *x)
 {
     const uint64_t bytes = spw_plan_addresses_bytes(x->plan, x->o.weights);

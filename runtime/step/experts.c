@@ -157,9 +157,9 @@ int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows)
     return send_order(x, rows);
 }
 
-/* ---- few rows, whose experts the device finds ---- */
+/* ---- few rows, and all experts resident: kernels find the experts by a table of addresses ---- */
 
-/* The device may read any expert of the layer: all must have been loaded. */
+/* The kernels may read any expert of the layer: all must have been loaded. */
 static int compute_found(const struct spw_experts *x, uint32_t layer, uint64_t rows)
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
@@ -179,7 +179,8 @@ static int compute_found(const struct spw_experts *x, uint32_t layer, uint64_t r
         on_device(x, d->y, 0, config(x)->n_kept * row_bytes(x)), rows);
 }
 
-/* The rows of an expert, as many at a time as a chunk has. at: its weights; NULL: in the file. */
+/* The products of one expert with its rows, as many rows in a call as a chunk has. at: its weights;
+ * NULL: they are used in the mapped file. ordered: the rows are sorted by expert. */
 static int compute_expert(const struct spw_experts *x, uint32_t layer, uint32_t expert,
                           const uint8_t *at, bool ordered)
 {
@@ -212,7 +213,8 @@ static int compute_resident(const struct spw_experts *x, uint32_t layer, bool or
     return 0;
 }
 
-/* Those of the visit that lie on the device, or come there. */
+/* Computes the chosen experts that lie on the device, and then those that are being fetched, as
+ * they come. */
 static int compute_next(const struct spw_experts *x, uint32_t layer, bool ordered)
 {
     while (spw_prefetch_has_expert(x->prefetch)) {
@@ -233,7 +235,7 @@ static int compute_moving(const struct spw_experts *x, uint32_t layer, bool orde
 
 /* ---- few rows: what is missed is multiplied by the host ---- */
 
-/* Queues number i of the host's experts. *rows gets its rows in the index. */
+/* Queues expert number i of those that the host multiplies. */
 static int queue_on_host(const struct spw_experts *x, uint32_t layer, uint32_t i, bool ordered)
 {
     const struct spw_plan_experts *h = &x->plan->host.experts;

@@ -36,7 +36,8 @@ struct spw_experts {
     const struct spw_plan *plan;
     struct spw_prefetch *prefetch;
     const struct spw_host_experts *host; /* for passes of plan.host_rows */
-    uint64_t first_row; /* of the buffers: those of a pass beside another one follow its rows */
+    uint64_t first_row; /* where rows of this step begin in the buffers: steps[1] of the executor
+                           has its rows behind those of steps[0] */
     uint32_t *ends;     /* owned, [experts + 1]: where the rows of an expert end in the index */
     struct spw_expert_visit *visit; /* owned, [experts]: those that rows of the pass have chosen */
     uint32_t n_visited;

@@ -1,13 +1,14 @@
 /* Hidden states between layers: see hidden.h.
  *
- * Over the host, chunk i of the whole pass (counted over layers) uses device buffer i % 2. Loading
- * chunk i needs two earlier stores: that of chunk i - 2, which had the same buffer, and that of
- * chunk i - n, which has the same rows in the layer before (n: chunks of a layer). n is at least 2
- * and the stores run in order on one stream, so waiting for the store of chunk i - 2 is enough.
+ * If the rows lie on the host, chunk number i of the pass, counted over all layers, uses device
+ * buffer i % 2. The load of chunk i must wait for two earlier stores: that of chunk i - 2, which
+ * used the same buffer, and that of chunk i - n (n: chunks of a layer), which stored the same rows
+ * after the layer before. n is at least 2, and the stores run in order on one stream. So waiting
+ * for the store of chunk i - 2 is enough.
  *
- * The few rows of a decode step go up on the compute stream: on a stream of their own the copy
- * would queue after all weights and tiles that the prefetch has asked for, and compute would wait
- * for it. */
+ * The few rows of a decode step are copied on the stream `compute`. On a stream of its own this
+ * copy would come after all weights and tiles that the prefetch has queued for the link, and
+ * `compute` would wait for the copy. */
 #include "runtime/step/hidden.h"
 
 enum { DECODE_ROWS = 16 };
@@ -71,7 +72,8 @@ static int load(struct spw_hidden *h, uint64_t i)
     return spw_lane_event_record(h->lane, h->up_done[i % 2], h->lane->hidden_up);
 }
 
-/* Layer 0 of rows that stay on the device: embeddings come up through a staging buffer. */
+/* Before layer 0, if the rows stay on the device: copies the embeddings of a chunk to the device,
+ * through a staging buffer. */
 static int stage(struct spw_hidden *h, uint32_t chunk, void *rows)
 {
     const struct spw_chunk *k = &h->cut->chunks[chunk];

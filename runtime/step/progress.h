@@ -1,8 +1,8 @@
-/* Progress of a step as it is computed, not as it is queued: the host runs ahead of the streams, so
- * a mark after each chunk of a layer is waited for before the second one after it is queued. That
- * keeps two chunks queued, which is enough to hide the host, and nothing is waited for when nobody
- * asked or when a step only decodes. At each mark the caller may end the step, which for the same
- * reason then ends within two chunks.
+/* The progress of a step: chunks that were computed, not chunks that were queued. The host runs
+ * ahead of the streams. So a mark, an event, is queued after each chunk of a layer, and the host
+ * waits for the mark before the previous one. Then two chunks at most are queued, which is enough
+ * to keep the streams busy. If nobody wants progress, or if a step only decodes, nothing is waited
+ * for. At each mark the caller may end the step; the step then ends within two chunks.
  *
  * Borrows the lane. init may fail with -ENOMEM; mark with what the device says. */
 #ifndef SPW_RUNTIME_STEP_PROGRESS_H
@@ -20,7 +20,7 @@ struct spw_progress_marks {
     spw_event events[2]; /* owned */
     uint64_t rows[2];    /* of the chunk before each event */
     uint64_t n_marks;
-    bool wanted; /* in this step */
+    bool wanted; /* marks are set in this step */
     struct spw_progress now;
 };
 
@@ -31,7 +31,7 @@ void spw_progress_begin(struct spw_progress_marks *m, uint64_t n_new_tokens, uin
                         bool prefill);
 /* A chunk of `rows` tokens has been queued through one layer. -ECANCELED: the step is to end. */
 int spw_progress_mark(struct spw_progress_marks *m, uint64_t rows);
-/* Whether the step is to end, without waiting for a chunk: 0 or -ECANCELED. */
+/* Asks `interrupted` at once, without a mark: 0, or -ECANCELED: the step is to end. */
 int spw_progress_ask(const struct spw_progress_marks *m);
 /* The step is done, and all its work. */
 void spw_progress_end(struct spw_progress_marks *m);

@@ -7,17 +7,17 @@ static const struct spw_residency *residency_of(const struct spw_residency_moves
     return &seq->residency[m->config->slice_kinds[slice]];
 }
 
-/* Tiles before `begin` leave the device, unless they are fixed there. */
+/* Tiles before `begin` leave the device, unless the tiles of the slice are fixed there. */
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t slice,
                  uint32_t begin)
 {
     const struct spw_residency *r = residency_of(m, seq, slice);
     if (r->fixed || begin <= spw_kv_begin(seq->kv, slice))
-        return 0; /* then disk_end has not risen either */
+        return 0; /* `begin` has not risen, so disk_end has not either */
     return spw_kv_spill(seq->kv, slice, begin, spw_waterline_disk_end(r, begin));
 }
 
-/* Tiles from `begin` on come to the device. Fixed ones are there. */
+/* Loads the tiles from `begin` on that are not on the device. Fixed tiles always are. */
 static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t slice,
                 uint32_t begin)
 {
@@ -76,7 +76,7 @@ static int load_layers(struct spw_residency_moves *m, const struct spw_sequence 
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
     int rc = 0;
-    /* A slice may have to give frames to others before they get theirs. */
+    /* All slices spill before any slice loads: the frames for loads may come from another slice. */
     for (uint32_t i = 0; i < m->config->n_slices; i++) {
         const struct spw_residency *r = residency_of(m, seq, i);
         if (!r->fixed) /* retained tiles may reach back further than the window */
@@ -85,7 +85,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
     }
     int loaded = load_layers(m, seq, n);
     if (loaded && loaded != -EBADMSG) {
-        /* Failed writes hold the host frames that reads pass through. */
+        /* Tiles whose write to disk failed still have the host frames that loads need. */
         for (uint32_t i = 0; i < m->config->n_slices; i++)
             spw_kv_drop_copies(seq->kv, i, 0);
         loaded = load_layers(m, seq, n);
@@ -95,7 +95,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
 
 /* ---- another share of the frames ---- */
 
-int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequence *seq,
+int spw_residency_load_back(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             uint64_t n)
 {
     for (uint32_t i = 0; i < m->config->n_slices; i++) {

@@ -38,13 +38,12 @@ static void close_pass(struct spw_pass *pass)
     spw_free(pass->parts);
 }
 
-/* All slices of a kind hold the same tiles of a session. */
-static void find_first_slices(struct spw_step *s)
+static void find_slices_of_kinds(struct spw_step *s)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        while (s->first_slice[k] < s->config->n_slices &&
-               s->config->slice_kinds[s->first_slice[k]] != k)
-            s->first_slice[k]++;
+        while (s->slice_of_kind[k] < s->config->n_slices &&
+               s->config->slice_kinds[s->slice_of_kind[k]] != k)
+            s->slice_of_kind[k]++;
 }
 
 int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
@@ -52,7 +51,7 @@ int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
 {
     uint32_t n = most_spans;
     *s = (struct spw_step){.plan = plan, .config = weights->config, .most_spans = n};
-    find_first_slices(s);
+    find_slices_of_kinds(s);
     s->now = &s->passes[0];
     s->next = &s->passes[1];
     s->items = spw_alloc_zero(n, sizeof *s->items);
@@ -93,8 +92,9 @@ void spw_step_replan(struct spw_step *s)
 
 /* ---- what a pass reads ---- */
 
-/* The end of the tiles that two spans share for good. A tile that was not full when the pass began
- * is written to, and each session gets its own; a schedule is made before that. */
+/* The end of the tiles that the sessions of two spans share during the whole pass. The tile that
+ * was not full when the pass began is not one of them: the first session that writes to this tile
+ * gets its own copy, after the schedule was made. */
 static uint32_t shared_end(const struct spw_step *s, uint32_t i, uint32_t j, uint32_t slice)
 {
     uint64_t from = spw_min_u64(s->now->spans[i].from, s->now->spans[j].from);
@@ -102,12 +102,13 @@ static uint32_t shared_end(const struct spw_step *s, uint32_t i, uint32_t j, uin
     return (uint32_t)spw_min_u64(both, from / SPW_TILE_TOKENS);
 }
 
-/* A shared tile is on disk as soon as the waterline of any session that shares the tile has passed
- * it. Returns the first tile of span `i` that is not on disk for this reason or for its own. */
+/* The first tile of span `i` that is not on disk. disk_end: the same number, from the waterline of
+ * this session alone. But a tile that sessions share is on disk as soon as the waterline of one of
+ * them has passed the tile. */
 static uint32_t shared_disk_end(const struct spw_step *s, uint32_t i, uint32_t kind,
                                 uint32_t disk_end)
 {
-    uint32_t slice = s->first_slice[kind];
+    uint32_t slice = s->slice_of_kind[kind];
     for (uint32_t j = 0; j < s->n_items && slice < s->config->n_slices; j++)
         if (j != i && s->disk_end_at_chunk[j][kind] > disk_end) {
             uint32_t both = shared_end(s, i, j, slice);
@@ -132,7 +133,8 @@ static void place_tiles(struct spw_step *s, struct spw_pass *pass)
     }
 }
 
-/* A session has copies of the tiles of this kind up to `written`: raises disk_end_at_chunk. */
+/* The session of a span has now lower copies of the tiles [0, written) of this kind: raises
+ * disk_end_at_chunk. */
 static void raise_disk_end(struct spw_step *s, uint32_t span, int kind, uint32_t written)
 {
     const struct spw_residency *r = &s->items[span].seq->residency[kind];
@@ -140,7 +142,7 @@ static void raise_disk_end(struct spw_step *s, uint32_t span, int kind, uint32_t
     *end = spw_max_u32(*end, spw_waterline_disk_end(r, written));
 }
 
-/* disk_end_at_chunk when the first chunk begins. */
+/* Sets disk_end_at_chunk for the begin of the first chunk. */
 static void start_disk_ends(struct spw_step *s, const struct spw_pass *pass)
 {
     for (uint32_t i = 0; i < s->n_items; i++)
@@ -150,7 +152,7 @@ static void start_disk_ends(struct spw_step *s, const struct spw_pass *pass)
         }
 }
 
-/* disk_end_at_chunk after chunk c. */
+/* Raises disk_end_at_chunk by what is spilled after chunk c. */
 static void raise_disk_ends(struct spw_step *s, const struct spw_pass *pass, uint32_t c)
 {
     const struct spw_parts_placed placed = spw_cut_placed(&pass->cut, c, s->plan->holds_tiles);
@@ -159,12 +161,13 @@ static void raise_disk_ends(struct spw_step *s, const struct spw_pass *pass, uin
             raise_disk_end(s, pass->cut.parts[n].span, k, pass->part_tiles[n][k].after);
 }
 
-/* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
+/* Lets part n use the transfers of an earlier part of the same chunk: of that part which reads most
+ * of the same tiles. `first`: the first part of the chunk. */
 static void share_transfers(const struct spw_step *s, struct spw_pass *pass, uint32_t first,
                             uint32_t n, uint32_t kind)
 {
     struct spw_part_reads *reads = &pass->parts[n];
-    uint32_t slice = s->first_slice[kind];
+    uint32_t slice = s->slice_of_kind[kind];
     bool any = reads->ranges[kind].first < reads->ranges[kind].end;
     for (uint32_t i = first; i < n && any && slice < s->config->n_slices; i++) {
         const struct spw_part_reads *other = &pass->parts[i];
@@ -180,6 +183,7 @@ static void share_transfers(const struct spw_step *s, struct spw_pass *pass, uin
     }
 }
 
+/* What part n reads from lower tiers: fills in pass->parts[n]. */
 static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t first, uint32_t n)
 {
     const struct spw_part *part = &pass->cut.parts[n];
@@ -188,8 +192,8 @@ static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t fi
     *reads = (struct spw_part_reads){.seq = seq->kv};
     for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_part_tiles *t = &pass->part_tiles[n][k];
-        /* After the chunk before, the layer began at t->begin; before the pass reached it, at
-         * `wait`. All tiles before the higher one have copies. */
+        /* Tiles before the highest `begin` that the layer had so far have lower copies: it began at
+         * `wait` before the pass reached it, and begins at t->begin now. */
         uint32_t written = spw_max_u32(t->begin, pass->span_tiles[part->span][k].wait);
         uint32_t own = spw_waterline_disk_end(&seq->residency[k], written);
         reads->ranges[k] = (struct spw_stream_range){t->first, t->begin};
@@ -207,7 +211,8 @@ static void leave_shared_tiles(struct spw_part_reads *reads)
             reads->ranges[k].first = reads->shared_end[k];
 }
 
-/* Turns the pass that was cut into spans and a schedule. `left`: where the step has moved to. */
+/* Fills in spans, parts and schedule of a pass that was cut. `left`: the spans as spw_cut_next has
+ * left them. */
 static void describe_pass(struct spw_step *s, struct spw_pass *pass,
                           const struct spw_step_span *left)
 {
@@ -230,8 +235,9 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
     pass->schedule.first_block = (struct spw_block_cursor){.block = first};
 }
 
-/* The pass that will come if every session goes on by one token. None past the context, and none
- * where a session ends: nobody knows which sessions decode then. */
+/* Describes the next decode step as s->next, so that its transfers can begin early: one more token
+ * of each session. Describes none if a session has reached the end of the context or of its answer:
+ * then it is not known which sessions decode next. */
 static void expect_decode(struct spw_step *s)
 {
     s->next->schedule.n_parts = 0;
@@ -259,8 +265,8 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
         s->spans[i] = s->left[i] = items[i].span;
         s->began_at[i] = 0;
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            s->disk_end[i][k] = s->first_slice[k] < s->config->n_slices
-                                    ? spw_kv_disk_end(items[i].seq->kv, s->first_slice[k])
+            s->disk_end[i][k] = s->slice_of_kind[k] < s->config->n_slices
+                                    ? spw_kv_disk_end(items[i].seq->kv, s->slice_of_kind[k])
                                     : 0;
         n_new_tokens += items[i].span.to - items[i].span.from;
     }

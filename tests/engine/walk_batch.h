@@ -326,7 +326,7 @@ static void count_parts(const struct batch *x)
     for (uint32_t i = 0; i < b->n_ended; i++)
         tried[KEPT_SESSIONS].n += b->ended[i].is_free;
     for (const struct spw_batch_entry *y = NULL; (y = spw_batch_next(b, y));)
-        tried[BETWEEN_PASSES].n += y->is_read && y->session && !b->engine->aside.n &&
+        tried[BETWEEN_PASSES].n += y->is_in_pass && y->session && !b->engine->aside.n &&
                                    spw_batch_needs_prompt(y) && y->session->n_tokens > 0;
 }
 

@@ -160,7 +160,7 @@ static void set_state(const struct mirror *m, uint32_t layer, uint64_t n)
 /* The state, which is on the device, takes the rows that are kept. */
 static void take(struct world *w, const struct mirror *m, uint32_t layer)
 {
-    const struct spw_kept_rows kept = spw_kv_state_kept(m->seq, layer);
+    const struct spw_kept_rows kept = spw_kv_state_kept_rows(m->seq, layer);
     const uint32_t *rows = kept.rows;
     if (kept.from == kept.to)
         return;
@@ -168,13 +168,13 @@ static void take(struct world *w, const struct mirror *m, uint32_t layer)
     for (uint64_t n = kept.from; n < kept.to; n++)
         CHECK(rows[n - kept.from] == word(m, n + 1, layer, 0));
     set_state(m, layer, kept.to);
-    spw_kv_state_took(m->seq, layer);
+    spw_kv_state_applied(m->seq, layer);
 }
 
 static void take_all(struct world *w, struct mirror *m)
 {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        const struct spw_kept_rows kept = spw_kv_state_kept(m->seq, layer);
+        const struct spw_kept_rows kept = spw_kv_state_kept_rows(m->seq, layer);
         if (kept.from == kept.to)
             continue;
         CHECK(spw_kv_state_enter(m->seq, layer) == 0);
@@ -193,8 +193,8 @@ static void keep(struct world *w, struct mirror *m, uint64_t to, uint32_t layers
         CHECK(spw_kv_state_enter(m->seq, layer) == 0);
         take(w, m, layer);
         check_state(w, m, layer, m->n);
-        spw_kv_state_keep(m->seq, layer, to);
-        uint32_t *rows = spw_kv_state_kept(m->seq, layer).rows;
+        spw_kv_state_keep_rows(m->seq, layer, to);
+        uint32_t *rows = spw_kv_state_kept_rows(m->seq, layer).rows;
         for (uint64_t n = m->n + 1; n <= to; n++)
             rows[n - m->n - 1] = word(m, n, layer, 0);
         if (layer + 1 < layers || layers == LAYERS)
