@@ -14,8 +14,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-/* While the machine is busy, two of three looks at the clock, drawn at random, take 100 seconds: more
- * than the work between two looks on any machine. */
+/* While the machine is busy, two of three looks at the clock, drawn at random, take 100 seconds:
+ * more than the work between two looks on any machine. */
 static atomic_bool is_busy;
 static atomic_long busy_seconds, n_looks;
 

@@ -33,8 +33,8 @@ static void drop_tools(json_t *body)
         json_object_del(body, "tools");
 }
 
-/* {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}} becomes its mode, which is "auto" if
- * the client names none. A choice without any tool is left out. */
+/* {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}} becomes its mode, which is "auto"
+ * if the client names none. A choice without any tool is left out. */
 static int tidy_choice(json_t *body)
 {
     const json_t *choice = json_object_get(body, "tool_choice");
