@@ -98,11 +98,21 @@ static json_t *write_entry(const struct spw_record_list *l, const char *entry)
     return NULL;
 }
 
-static json_t *write_list(const struct spw_record_list *l)
+static unsigned *count_of(const struct spw_record_list *l, const void *of)
+{
+    return (unsigned *)(uintptr_t)((const char *)of + l->n);
+}
+
+static char *entry_at(const struct spw_record_list *l, const void *of, size_t i)
+{
+    return (char *)(uintptr_t)of + l->at + i * l->entry_bytes;
+}
+
+static json_t *write_list(const struct spw_record_list *l, const void *of)
 {
     json_t *list = json_array();
-    for (size_t i = 0; i < *l->n; i++) {
-        json_t *entry = write_entry(l, (const char *)l->entries + i * l->entry_bytes);
+    for (size_t i = 0; i < *count_of(l, of); i++) {
+        json_t *entry = write_entry(l, entry_at(l, of, i));
         if (json_array_append_new(list, entry) != 0) {
             json_decref(list);
             return NULL;
@@ -111,10 +121,10 @@ static json_t *write_list(const struct spw_record_list *l)
     return list;
 }
 
-static int read_entry(const struct spw_record_list *l, size_t i, const json_t *entry,
+static int read_entry(const struct spw_record_list *l, void *of, size_t i, const json_t *entry,
                       const char *path, struct spw_error *err)
 {
-    char *at = (char *)l->entries + i * l->entry_bytes;
+    char *at = entry_at(l, of, i);
     if (!json_is_object(entry) || json_object_size(entry) != l->n_fields)
         return spw_fail(err, -EINVAL, "%s: %s: entry %zu: expected an object of %zu fields", path,
                         l->name, i + 1, l->n_fields);
@@ -126,15 +136,15 @@ static int read_entry(const struct spw_record_list *l, size_t i, const json_t *e
     return 0;
 }
 
-static int read_list(const struct spw_record_list *l, const json_t *list, const char *path,
-                     struct spw_error *err)
+static int read_list(const struct spw_record_list *l, void *of, const json_t *list,
+                     const char *path, struct spw_error *err)
 {
     if (!json_is_array(list) || json_array_size(list) > l->max)
-        return spw_fail(err, -EINVAL, "%s: %s: expected a list of at most %u", path, l->name,
+        return spw_fail(err, -EINVAL, "%s: %s: expected a list of at most %zu", path, l->name,
                         l->max);
     for (size_t i = 0; i < json_array_size(list); i++)
-        SPW_TRY(read_entry(l, i, json_array_get(list, i), path, err));
-    *l->n = (unsigned)json_array_size(list);
+        SPW_TRY(read_entry(l, of, i, json_array_get(list, i), path, err));
+    *count_of(l, of) = (unsigned)json_array_size(list);
     return 0;
 }
 
@@ -168,31 +178,32 @@ static int check_frame(const struct spw_record_file *f, const json_t *root, cons
     return 0;
 }
 
-static int read_root(const struct spw_record_file *f, const json_t *root, const char *path,
-                     struct spw_error *err)
+static int read_root(const struct spw_record_file *f, void *of, const json_t *root,
+                     const char *path, struct spw_error *err)
 {
     const json_t *measured;
     SPW_TRY(check_frame(f, root, &measured, path, err));
-    for (size_t i = 0; i < f->n_lists; i++)
-        SPW_TRY(read_list(&f->lists[i], json_object_get(measured, f->lists[i].name), path, err));
+    for (const struct spw_record_list *l = f->lists; l < f->lists + f->n_lists; l++)
+        SPW_TRY(read_list(l, of, json_object_get(measured, l->name), path, err));
     return 0;
 }
 
-static void clear(const struct spw_record_file *f)
+static void clear(const struct spw_record_file *f, void *of)
 {
-    for (size_t i = 0; i < f->n_lists; i++) {
-        memset(f->lists[i].entries, 0, f->lists[i].max * f->lists[i].entry_bytes);
-        *f->lists[i].n = 0;
+    for (const struct spw_record_list *l = f->lists; l < f->lists + f->n_lists; l++) {
+        memset(entry_at(l, of, 0), 0, l->max * l->entry_bytes);
+        *count_of(l, of) = 0;
     }
 }
 
-int spw_record_file_read(const struct spw_record_file *f, const char *path, struct spw_error *err)
+int spw_record_file_read(const struct spw_record_file *f, void *of, const char *path,
+                         struct spw_error *err)
 {
     char *text;
     size_t bytes;
     json_error_t why;
     json_t *root;
-    clear(f);
+    clear(f, of);
     SPW_TRY(spw_kept_file_read(path, MAX_BYTES, &text, &bytes, err));
     int rc = spw_json_parse(&root, text, bytes, JSON_REJECT_DUPLICATES, &why);
     spw_free(text);
@@ -200,20 +211,20 @@ int spw_record_file_read(const struct spw_record_file *f, const char *path, stru
         rc = spw_fail(err, rc, "%s: no memory for its JSON", path);
     else
         rc = rc ? spw_fail(err, rc, "%s: line %d: %s", path, why.line, why.text)
-                : read_root(f, root, path, err);
+                : read_root(f, of, root, path, err);
     json_decref(root);
     if (rc)
-        clear(f);
+        clear(f, of);
     return rc;
 }
 
-static json_t *write_root(const struct spw_record_file *f)
+static json_t *write_root(const struct spw_record_file *f, const void *of)
 {
     char sum[17];
     json_t *measured = json_object(), *root = json_object();
     int failed = 0;
     for (size_t i = 0; i < f->n_lists; i++)
-        failed |= json_object_set_new(measured, f->lists[i].name, write_list(&f->lists[i]));
+        failed |= json_object_set_new(measured, f->lists[i].name, write_list(&f->lists[i], of));
     failed |= !sum_of(measured, sum);
     failed |= json_object_set_new(root, f->key, json_integer(f->version));
     failed |= json_object_set_new(root, "checksum", failed ? NULL : json_string(sum));
@@ -225,12 +236,13 @@ static json_t *write_root(const struct spw_record_file *f)
     return NULL;
 }
 
-int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
+int spw_record_file_write(const struct spw_record_file *f, const void *of, const char *path,
+                          struct spw_error *err)
 {
     char begin[64], tail[64];
     snprintf(begin, sizeof begin, "{\n  \"%s\":", f->key);
     snprintf(tail, sizeof tail, "\n  \"end\": \"%s\"\n}\n", f->key);
-    json_t *root = write_root(f);
+    json_t *root = write_root(f, of);
     char *text = spw_json_dump(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(root);
     if (!text)
@@ -242,21 +254,44 @@ int spw_record_file_write(const struct spw_record_file *f, const char *path, str
     return rc;
 }
 
-void *spw_record_place(const struct spw_record_list *l, const void *known)
+/* ---- one entry ---- */
+
+static bool is_same(const struct spw_record_list *l, const char *a, const char *b)
 {
-    char *entries = l->entries, *oldest = entries;
+    for (const struct spw_record_field *f = l->fields; f < l->fields + l->n_fields; f++)
+        if (f->is_key && (f->kind == SPW_RECORD_TEXT ? strcmp(a + f->at, b + f->at)
+                                                     : memcmp(a + f->at, b + f->at, f->bytes)))
+            return false;
+    return true;
+}
+
+const void *spw_record_find(const struct spw_record_list *l, const void *of, const void *key)
+{
+    for (size_t i = 0; i < *count_of(l, of); i++)
+        if (is_same(l, entry_at(l, of, i), key))
+            return entry_at(l, of, i);
+    return NULL;
+}
+
+static char *find_oldest(const struct spw_record_list *l, const void *of)
+{
+    char *oldest = entry_at(l, of, 0);
     int64_t date, oldest_date = INT64_MAX;
-    if (known)
-        return entries + ((const char *)known - entries);
-    if (*l->n < l->max)
-        return entries + l->entry_bytes * (*l->n)++;
-    for (unsigned i = 0; i < *l->n; i++) {
-        char *entry = entries + i * l->entry_bytes;
-        memcpy(&date, entry + l->date, sizeof date);
+    for (size_t i = 0; i < *count_of(l, of); i++) {
+        memcpy(&date, entry_at(l, of, i) + l->date, sizeof date);
         if (date >= oldest_date)
             continue;
-        oldest = entry;
+        oldest = entry_at(l, of, i);
         oldest_date = date;
     }
     return oldest;
+}
+
+void spw_record_put(const struct spw_record_list *l, void *of, const void *entry)
+{
+    char *to = (char *)(uintptr_t)spw_record_find(l, of, entry);
+    unsigned *n = count_of(l, of);
+    if (!to)
+        to = *n < l->max ? entry_at(l, of, (*n)++) : find_oldest(l, of);
+    memcpy(to, entry, l->entry_bytes);
 }

@@ -22,19 +22,23 @@ struct spw_record_field {
     enum spw_record_kind kind;
     size_t at, bytes; /* offset and size in the struct */
     double min, max;  /* range of numbers */
+    bool is_key;      /* two entries of a list differ in one of these */
 };
 #define SPW_RECORD(type, field)                                                                    \
 #field, .at = offsetof(struct type, field), .bytes = sizeof((struct type *)0)->field
 
+/* A list is an array of entries and their number, both members of one struct. */
 struct spw_record_list {
     const char *name;
     const struct spw_record_field *fields;
     size_t n_fields;
-    void *entries; /* [max]; writing does not change them */
-    size_t entry_bytes;
-    unsigned *n, max;
-    size_t date; /* offset in an entry: an int64_t, when it was measured */
+    size_t at, entry_bytes, max, n; /* offset of the array; of the number, an unsigned */
+    size_t date;                    /* offset in an entry: an int64_t, when it was measured */
 };
+#define SPW_RECORD_LIST(type, array, number)                                                       \
+    .at = offsetof(struct type, array), .entry_bytes = sizeof *((struct type *)0)->array,          \
+    .max = sizeof((struct type *)0)->array / sizeof *((struct type *)0)->array,                    \
+    .n = offsetof(struct type, number)
 
 struct spw_record_file {
     const char *what, *key; /* "profile", for messages; "spillway_profile", in the file */
@@ -43,15 +47,18 @@ struct spw_record_file {
     size_t n_lists;
 };
 
-/* Reads the lists. They are empty after a failure: -ENOENT: no file; -EINVAL: the file cannot be
- * used, and `err` says why; -ENOMEM; or an error of the system. */
-int spw_record_file_read(const struct spw_record_file *f, const char *path, struct spw_error *err);
+/* `of`: the struct with the lists. They are empty after a failure: -ENOENT: no file; -EINVAL: the
+ * file cannot be used, and `err` says why; -ENOMEM; or an error of the system. */
+int spw_record_file_read(const struct spw_record_file *f, void *of, const char *path,
+                         struct spw_error *err);
 /* Creates missing folders (mode 0700). -EINVAL: the name belongs to a file of another kind, a
  * file of another user, or a link. */
-int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err);
+int spw_record_file_write(const struct spw_record_file *f, const void *of, const char *path,
+                          struct spw_error *err);
 
-/* The entry that a new record replaces: `known` (an entry of the list, or NULL), else a free entry,
- * else the oldest one. */
-void *spw_record_place(const struct spw_record_list *l, const void *known);
+/* The entry with the keys of `key`, an entry. NULL: there is none. */
+const void *spw_record_find(const struct spw_record_list *l, const void *of, const void *key);
+/* Replaces the entry with the same keys; if there is none and no room, the oldest. */
+void spw_record_put(const struct spw_record_list *l, void *of, const void *entry);
 
 #endif

@@ -47,7 +47,7 @@ void spw_expert_counts_get(const struct spw_expert_counts *c, double *counts)
 /* ---- the file ---- */
 
 static const struct spw_record_field fields[] = {
-    {SPW_RECORD(spw_expert_counts, model), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_expert_counts, model), .kind = SPW_RECORD_TEXT, .is_key = true},
     {SPW_RECORD(spw_expert_counts, n_experts), .kind = SPW_RECORD_COUNT, .min = 1,
      .max = SPW_MOST_COUNTED_EXPERTS},
     {SPW_RECORD(spw_expert_counts, largest), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e30},
@@ -55,33 +55,22 @@ static const struct spw_record_field fields[] = {
     {SPW_RECORD(spw_expert_counts, measured_at), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1e12},
 };
 
-struct file {
-    struct spw_record_list list;
-    struct spw_record_file file;
-};
+static const struct spw_record_list list = {.name = "counts",
+                                            .fields = fields,
+                                            .n_fields = sizeof fields / sizeof *fields,
+                                            SPW_RECORD_LIST(spw_expert_profile, models, n),
+                                            .date =
+                                                offsetof(struct spw_expert_counts, measured_at)};
 
-static const struct spw_record_file *file_of(struct file *f, struct spw_expert_profile *p)
-{
-    f->list = (struct spw_record_list){.name = "counts",
-                                       .fields = fields,
-                                       .n_fields = sizeof fields / sizeof *fields,
-                                       .entries = p->models,
-                                       .entry_bytes = sizeof *p->models,
-                                       .n = &p->n,
-                                       .max = SPW_EXPERT_PROFILE_MODELS,
-                                       .date = offsetof(struct spw_expert_counts, measured_at)};
-    f->file = (struct spw_record_file){.what = "counts of experts",
-                                       .key = "spillway_expert_counts",
-                                       .version = SPW_EXPERT_PROFILE_VERSION,
-                                       .lists = &f->list,
-                                       .n_lists = 1};
-    return &f->file;
-}
+static const struct spw_record_file file = {.what = "counts of experts",
+                                            .key = "spillway_expert_counts",
+                                            .version = SPW_EXPERT_PROFILE_VERSION,
+                                            .lists = &list,
+                                            .n_lists = 1};
 
 int spw_expert_profile_read(struct spw_expert_profile *out, const char *path, struct spw_error *err)
 {
-    struct file f;
-    SPW_TRY(spw_record_file_read(file_of(&f, out), path, err));
+    SPW_TRY(spw_record_file_read(&file, out, path, err));
     for (unsigned i = 0; i < out->n; i++) {
         const struct spw_expert_counts *c = &out->models[i];
         const size_t n = 2 * (size_t)c->n_experts;
@@ -97,18 +86,12 @@ int spw_expert_profile_read(struct spw_expert_profile *out, const char *path, st
 int spw_expert_profile_write(const struct spw_expert_profile *p, const char *path,
                              struct spw_error *err)
 {
-    struct file f;
-    return spw_record_file_write(file_of(&f, (struct spw_expert_profile *)p), path, err);
+    return spw_record_file_write(&file, p, path, err);
 }
 
 void spw_expert_profile_put(struct spw_expert_profile *p, const struct spw_expert_counts *c)
 {
-    struct file f;
-    const struct spw_expert_counts *known = NULL;
-    for (unsigned i = 0; i < p->n && !known; i++)
-        known = strcmp(p->models[i].model, c->model) == 0 ? &p->models[i] : NULL;
-    struct spw_expert_counts *to = spw_record_place(&file_of(&f, p)->lists[0], known);
-    *to = *c;
+    spw_record_put(&list, p, c);
 }
 
 /* ---- of a model ---- */

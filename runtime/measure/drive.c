@@ -108,55 +108,28 @@ int spw_drive_identify(struct spw_drive *out, const char *directory, struct spw_
 
 /* ---- the profile ---- */
 
-/* Reads the profile. `why`: why a profile that is there cannot be used, else "". -ENOMEM. */
-static int open_profile(struct spw_profile **out, const char *path, struct spw_error *why,
-                        struct spw_error *err)
+static int measure(void *options, void *drive, struct spw_error *err)
 {
-    *out = spw_alloc_zero(1, sizeof **out);
-    if (!*out)
-        return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
-    if (spw_profile_read(*out, path, why) == -ENOENT)
-        spw_error_clear(why);
-    return 0;
-}
-
-/* `unusable`: why the profile cannot be used, or "". */
-static int measure_and_store(struct spw_drive *out, const struct spw_drive_options *o,
-                             struct spw_profile *p, const char *unusable, struct spw_error *err)
-{
-    struct spw_error why = {0};
-    SPW_TRY(spw_drive_measure(out, o, err));
-    if (*unusable)
-        snprintf(out->note, sizeof out->note, "%.200s, so the drive was measured again", unusable);
-    if (!p)
-        return 0;
-    spw_profile_put_drive(p, out);
-    if (spw_profile_write(p, o->profile, &why) < 0)
-        snprintf(out->unstored, sizeof out->unstored, "%.200s, so the drive will be measured again",
-                 why.text);
-    return 0;
+    return spw_drive_measure(drive, options, err);
 }
 
 int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, struct spw_error *err)
 {
     spw_error_clear(err);
-    struct spw_profile *p = NULL;
-    struct spw_error unusable = {0};
     *out = (struct spw_drive){.io = o->io};
     SPW_TRY(spw_drive_identify(out, o->directory, err));
-    if (o->profile)
-        SPW_TRY(open_profile(&p, o->profile, &unusable, err));
-    const struct spw_drive *known =
-        p && o->mode != SPW_PROBE_AGAIN ? spw_profile_find_drive(p, out) : NULL;
-    int rc = 0;
-    if (known)
-        *out = *known;
-    else if (o->mode == SPW_PROBE_NEVER)
-        rc = spw_fail(err, -ENODATA,
-                      "%s: its drive has not been measured; run 'spillway probe %s' once",
-                      o->directory, o->directory);
-    else
-        rc = measure_and_store(out, o, p, unusable.text, err);
-    spw_free(p);
-    return rc;
+    const struct spw_recall r = {.list = &spw_profile_lists[SPW_PROFILE_DRIVES],
+                                 .what = "drive",
+                                 .path = o->profile,
+                                 .mode = o->mode,
+                                 .measure = measure,
+                                 .context = (void *)(uintptr_t)o,
+                                 .note = &out->note,
+                                 .unstored = &out->unstored};
+    const int rc = spw_profile_recall(out, &r, err);
+    return rc == -ENODATA
+               ? spw_fail(err, rc,
+                          "%s: its drive has not been measured; run 'spillway probe %s' once",
+                          o->directory, o->directory)
+               : rc;
 }

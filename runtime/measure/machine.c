@@ -106,42 +106,16 @@ int spw_machine_probe(struct spw_machine *typical, struct spw_machine *best,
 /* ---- the profile ---- */
 
 /* Speeds of a machine that is busy with other work are not stored: they would stay. */
-static void store(struct spw_machine *m, struct spw_profile *p, const char *path)
+static int measure_typical(void *subject, void *machine, struct spw_error *err)
 {
     enum { MOST_SPREAD = 3 };
-    struct spw_error why = {0};
-    if (m->spread > MOST_SPREAD) {
+    struct spw_machine *m = machine;
+    SPW_TRY(measure(m, NULL, subject, err));
+    if (m->spread > MOST_SPREAD)
         snprintf(m->unstored, sizeof m->unstored,
                  "while this machine was measured, its speed changed by a factor of %.1f, as if "
                  "other programs ran: it is not stored, and the machine will be measured again",
                  m->spread);
-        return;
-    }
-    spw_profile_put_machine(p, m);
-    if (spw_profile_write(p, path, &why) < 0)
-        snprintf(m->unstored, sizeof m->unstored, "%.200s, so the machine will be measured again",
-                 why.text);
-}
-
-static int find_or_measure(struct spw_machine *out, const struct subject *s, const char *path,
-                           enum spw_probe_mode mode, struct spw_profile *p, struct spw_error *err)
-{
-    struct spw_error why = {0};
-    if (spw_profile_read(p, path, &why) == -ENOENT)
-        spw_error_clear(&why);
-    const struct spw_machine *known =
-        mode == SPW_PROBE_AGAIN ? NULL : spw_profile_find_machine(p, out);
-    if (known) {
-        *out = *known;
-        return 0;
-    }
-    if (mode == SPW_PROBE_NEVER)
-        return spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
-    SPW_TRY(measure(out, NULL, s, err));
-    store(out, p, path);
-    if (*why.text)
-        snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
-                 why.text);
     return 0;
 }
 
@@ -150,16 +124,19 @@ int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, con
 {
     struct subject s;
     SPW_TRY(open_subject(&s, out, o, err));
-    struct spw_profile *p = profile ? spw_alloc_zero(1, sizeof *p) : NULL;
-    int rc;
-    if (p)
-        rc = find_or_measure(out, &s, profile, mode, p, err);
-    else
-        rc = profile ? spw_fail(err, -ENOMEM, "%s: no memory to read it", profile)
-                     : measure(out, NULL, &s, err);
-    spw_free(p);
+    const struct spw_recall r = {.list = &spw_profile_lists[SPW_PROFILE_MACHINES],
+                                 .what = "machine",
+                                 .path = profile,
+                                 .mode = mode,
+                                 .measure = measure_typical,
+                                 .context = &s,
+                                 .note = &out->note,
+                                 .unstored = &out->unstored};
+    const int rc = spw_profile_recall(out, &r, err);
     s.lane.ops->close(s.lane.device);
-    return rc;
+    return rc == -ENODATA
+               ? spw_fail(err, rc, "this machine has not been measured; run 'spillway probe'")
+               : rc;
 }
 
 enum spw_product spw_product_of(enum spw_dtype compute, bool quantized, bool int8_activations)

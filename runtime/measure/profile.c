@@ -1,8 +1,7 @@
 /* The profile file: see profile.h, and record_file.h for the format. */
 #include "runtime/measure/profile.h"
 
-#include "base/record_file.h"
-
+#include <stdio.h>
 #include <string.h>
 
 #define RATE .kind = SPW_RECORD_REAL, .min = 1, .max = 1e18
@@ -10,10 +9,10 @@
 #define DATE .kind = SPW_RECORD_COUNT, .min = 1, .max = 1e12
 
 static const struct spw_record_field drive_fields[] = {
-    {SPW_RECORD(spw_drive, device), .kind = SPW_RECORD_TEXT},
-    {SPW_RECORD(spw_drive, filesystem), .kind = SPW_RECORD_TEXT},
-    {SPW_RECORD(spw_drive, io), .kind = SPW_RECORD_COUNT, .min = SPW_IO_AUTO,
-     .max = SPW_IO_THREADS},
+    {SPW_RECORD(spw_drive, device), .kind = SPW_RECORD_TEXT, .is_key = true},
+    {SPW_RECORD(spw_drive, filesystem), .kind = SPW_RECORD_TEXT, .is_key = true},
+    {SPW_RECORD(spw_drive, io), .kind = SPW_RECORD_COUNT, .min = SPW_IO_AUTO, .max = SPW_IO_THREADS,
+     .is_key = true},
     {SPW_RECORD(spw_drive, engine), .kind = SPW_RECORD_TEXT},
     {SPW_RECORD(spw_drive, direct), .kind = SPW_RECORD_FLAG},
     {SPW_RECORD(spw_drive, request_bytes), .kind = SPW_RECORD_COUNT, .min = 4096, .max = 1 << 30},
@@ -33,11 +32,13 @@ static const struct spw_record_field drive_fields[] = {
     }
 
 static const struct spw_record_field machine_fields[] = {
-    {SPW_RECORD(spw_machine, cpu), .kind = SPW_RECORD_TEXT},
-    {SPW_RECORD(spw_machine, isa), .kind = SPW_RECORD_TEXT},
-    {SPW_RECORD(spw_machine, gpu), .kind = SPW_RECORD_TEXT},
-    {SPW_RECORD(spw_machine, threads), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
-    {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
+    {SPW_RECORD(spw_machine, cpu), .kind = SPW_RECORD_TEXT, .is_key = true},
+    {SPW_RECORD(spw_machine, isa), .kind = SPW_RECORD_TEXT, .is_key = true},
+    {SPW_RECORD(spw_machine, gpu), .kind = SPW_RECORD_TEXT, .is_key = true},
+    {SPW_RECORD(spw_machine, threads), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20,
+     .is_key = true},
+    {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20,
+     .is_key = true},
     {SPW_RECORD(spw_machine, read_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, host_bytes_per_second), .kind = SPW_RECORD_REAL, .max = 1e18},
@@ -48,94 +49,50 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, measured_at), DATE},
     {SPW_RECORD(spw_machine, note), .kind = SPW_RECORD_TEXT}, /* "" */
 };
-enum {
-    DRIVE_FIELDS = sizeof drive_fields / sizeof *drive_fields,
-    MACHINE_FIELDS = sizeof machine_fields / sizeof *machine_fields,
+
+/* A file may also have the list "machines_at_best", which nothing reads any more. */
+const struct spw_record_list spw_profile_lists[SPW_PROFILE_LISTS] = {
+    [SPW_PROFILE_DRIVES] = {.name = "drives",
+                            .fields = drive_fields,
+                            .n_fields = sizeof drive_fields / sizeof *drive_fields,
+                            SPW_RECORD_LIST(spw_profile, drives, n_drives),
+                            .date = offsetof(struct spw_drive, measured_at)},
+    [SPW_PROFILE_MACHINES] = {.name = "machines_typical",
+                              .fields = machine_fields,
+                              .n_fields = sizeof machine_fields / sizeof *machine_fields,
+                              SPW_RECORD_LIST(spw_profile, machines, n_machines),
+                              .date = offsetof(struct spw_machine, measured_at)},
 };
 
-/* The description of the file; the lists are those of `p`. A file may also have the list
- * "machines_at_best", which nothing reads any more. */
-enum { DRIVES, MACHINES, LISTS };
-struct profile_file {
-    struct spw_record_list lists[LISTS];
-    struct spw_record_file file;
-};
+const struct spw_record_file spw_profile_file = {.what = "profile",
+                                                 .key = "spillway_profile",
+                                                 .version = SPW_PROFILE_VERSION,
+                                                 .lists = spw_profile_lists,
+                                                 .n_lists = SPW_PROFILE_LISTS};
 
-static const struct spw_record_file *file_of(struct profile_file *f, struct spw_profile *p)
+int spw_profile_recall(void *entry, const struct spw_recall *r, struct spw_error *err)
 {
-    f->lists[DRIVES] = (struct spw_record_list){.name = "drives",
-                                                .fields = drive_fields,
-                                                .n_fields = DRIVE_FIELDS,
-                                                .entries = p->drives,
-                                                .entry_bytes = sizeof *p->drives,
-                                                .n = &p->n_drives,
-                                                .max = SPW_PROFILE_DRIVES,
-                                                .date = offsetof(struct spw_drive, measured_at)};
-    f->lists[MACHINES] =
-        (struct spw_record_list){.name = "machines_typical",
-                                 .fields = machine_fields,
-                                 .n_fields = MACHINE_FIELDS,
-                                 .entries = p->machines,
-                                 .entry_bytes = sizeof *p->machines,
-                                 .n = &p->n_machines,
-                                 .max = SPW_PROFILE_MACHINES,
-                                 .date = offsetof(struct spw_machine, measured_at)};
-    f->file = (struct spw_record_file){.what = "profile",
-                                       .key = "spillway_profile",
-                                       .version = SPW_PROFILE_VERSION,
-                                       .lists = f->lists,
-                                       .n_lists = LISTS};
-    return &f->file;
-}
-
-int spw_profile_read(struct spw_profile *out, const char *path, struct spw_error *err)
-{
-    struct profile_file f;
-    return spw_record_file_read(file_of(&f, out), path, err);
-}
-
-int spw_profile_write(const struct spw_profile *p, const char *path, struct spw_error *err)
-{
-    struct profile_file f;
-    return spw_record_file_write(file_of(&f, (struct spw_profile *)p), path, err);
-}
-
-/* ---- entries by key ---- */
-
-const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
-                                               const struct spw_drive *key)
-{
-    for (unsigned i = 0; i < p->n_drives; i++) {
-        const struct spw_drive *d = &p->drives[i];
-        if (strcmp(d->device, key->device) == 0 && strcmp(d->filesystem, key->filesystem) == 0 &&
-            d->io == key->io)
-            return d;
+    struct spw_error unusable = {0}, why = {0};
+    struct spw_profile *p = r->path ? spw_alloc_zero(1, sizeof *p) : NULL;
+    int rc = 0;
+    if (r->path && !p)
+        return spw_fail(err, -ENOMEM, "%s: no memory to read it", r->path);
+    if (p && spw_record_file_read(&spw_profile_file, p, r->path, &unusable) == -ENOENT)
+        spw_error_clear(&unusable);
+    const void *known = p && r->mode != SPW_PROBE_AGAIN ? spw_record_find(r->list, p, entry) : NULL;
+    if (known)
+        memcpy(entry, known, r->list->entry_bytes);
+    else
+        rc = r->mode == SPW_PROBE_NEVER ? -ENODATA : r->measure(r->context, entry, err);
+    if (!rc && !known && p && !**r->unstored) {
+        spw_record_put(r->list, p, entry);
+        if (spw_record_file_write(&spw_profile_file, p, r->path, &why))
+            snprintf(*r->unstored, sizeof *r->unstored, "%.200s, so the %s will be measured again",
+                     why.text, r->what);
     }
-    return NULL;
-}
-
-const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
-                                                   const struct spw_machine *key)
-{
-    for (const struct spw_machine *m = p->machines; m < p->machines + p->n_machines; m++)
-        if (strcmp(m->cpu, key->cpu) == 0 && strcmp(m->isa, key->isa) == 0 &&
-            strcmp(m->gpu, key->gpu) == 0 && m->threads == key->threads && m->cores == key->cores)
-            return m;
-    return NULL;
-}
-
-void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive)
-{
-    struct profile_file f;
-    struct spw_drive *to =
-        spw_record_place(&file_of(&f, p)->lists[DRIVES], spw_profile_find_drive(p, drive));
-    *to = *drive;
-}
-
-void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *m)
-{
-    struct profile_file f;
-    struct spw_machine *to =
-        spw_record_place(&file_of(&f, p)->lists[MACHINES], spw_profile_find_machine(p, m));
-    *to = *m;
+    if (!rc && !known && *unusable.text)
+        snprintf(*r->note, sizeof *r->note, "%.200s, so the %s was measured again", unusable.text,
+                 r->what);
+    spw_free(p);
+    return rc;
 }

@@ -5,32 +5,36 @@
 #ifndef SPW_RUNTIME_MEASURE_PROFILE_H
 #define SPW_RUNTIME_MEASURE_PROFILE_H
 
+#include "base/record_file.h"
 #include "runtime/measure.h"
 
 #define SPW_PROFILE_VERSION 16 /* a file of another version is not used */
 
-enum { SPW_PROFILE_DRIVES = 16, SPW_PROFILE_MACHINES = 16 };
+enum { SPW_PROFILE_MOST = 16 };
 
 struct spw_profile {
-    struct spw_drive drives[SPW_PROFILE_DRIVES];
-    struct spw_machine machines[SPW_PROFILE_MACHINES];
+    struct spw_drive drives[SPW_PROFILE_MOST];
+    struct spw_machine machines[SPW_PROFILE_MOST];
     unsigned n_drives, n_machines;
 };
 
-/* Reads the profile. It is empty after a failure: -ENOENT: no file; -EINVAL: the file cannot be
- * used, and `err` says why; -ENOMEM; or an error of the system. */
-int spw_profile_read(struct spw_profile *out, const char *path, struct spw_error *err);
-/* Creates missing folders (mode 0700). */
-int spw_profile_write(const struct spw_profile *p, const char *path, struct spw_error *err);
+enum { SPW_PROFILE_DRIVES, SPW_PROFILE_MACHINES, SPW_PROFILE_LISTS };
+extern const struct spw_record_list spw_profile_lists[SPW_PROFILE_LISTS];
+extern const struct spw_record_file spw_profile_file;
 
-/* The entry with the same drive, filesystem and kind of I/O. NULL: none. */
-const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
-                                               const struct spw_drive *key);
-/* The entry with the same processor, instruction set, GPU, threads and cores. NULL: none. */
-const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
-                                                   const struct spw_machine *key);
-/* Replaces the entry with the same key; if there is none and no room, the oldest. */
-void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive);
-void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *m);
+/* What the profile shall know of one drive, or of one machine. */
+struct spw_recall {
+    const struct spw_record_list *list;
+    const char *what, *path; /* "drive", for texts; of the profile, NULL: none */
+    enum spw_probe_mode mode;
+    /* Fills the entry. If it writes a text to *unstored, the profile does not get the entry. */
+    int (*measure)(void *context, void *entry, struct spw_error *err);
+    void *context;
+    char (*note)[320], (*unstored)[320]; /* of the entry */
+};
+/* Gives `entry`, whose keys are set, the numbers of the profile, or measures and stores them.
+ * -ENODATA, without a text: the profile has none, and the mode is NEVER. -ENOMEM, and the errors of
+ * measure. */
+int spw_profile_recall(void *entry, const struct spw_recall *r, struct spw_error *err);
 
 #endif

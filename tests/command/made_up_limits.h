@@ -23,7 +23,7 @@ static inline int write_made_up_limits(const char *path, const char *directory)
             m.many_flops[i] = 1e11;
         }
         m.measured_at = 1795000000;
-        spw_profile_put_machine(&p, &m);
+        spw_record_put(&spw_profile_lists[SPW_PROFILE_MACHINES], &p, &m);
     }
     struct spw_drive d;
     struct spw_drive_options drive = {.directory = directory, .mode = SPW_PROBE_NEVER};
@@ -38,8 +38,8 @@ static inline int write_made_up_limits(const char *path, const char *directory)
     d.small_request_bytes = 1 << 16;
     d.small_read_bytes_per_second = 1e9;
     d.measured_at = 1795000000;
-    spw_profile_put_drive(&p, &d);
-    return spw_profile_write(&p, path, &err);
+    spw_record_put(&spw_profile_lists[SPW_PROFILE_DRIVES], &p, &d);
+    return spw_record_file_write(&spw_profile_file, &p, path, &err);
 }
 
 #endif

@@ -100,11 +100,14 @@ static bool same(const struct spw_drive *a, const struct spw_drive *b)
 /* ---- the file ---- */
 
 static struct spw_profile in, out;
+static const struct spw_record_list *const drives = &spw_profile_lists[SPW_PROFILE_DRIVES],
+                                           *const machines =
+                                               &spw_profile_lists[SPW_PROFILE_MACHINES];
 
 static int read_back(const char *name, struct spw_error *err)
 {
     err->text[0] = 0;
-    int rc = spw_profile_read(&out, in_folder(name), err);
+    int rc = spw_record_file_read(&spw_profile_file, &out, in_folder(name), err);
     CHECK(rc == 0 || (out.n_drives == 0 && out.n_machines == 0));
     return rc;
 }
@@ -115,34 +118,35 @@ static void test_round_trip(void)
     struct spw_drive a = made_up("A 1 100 sectors", 5), b = a;
     CHECK(read_back("none.json", &err) == -ENOENT);
     memset(&in, 0, sizeof in);
-    spw_profile_put_drive(&in, &a);
-    for (uint32_t i = 1; i <= SPW_PROFILE_MACHINES; i++) {
+    spw_record_put(drives, &in, &a);
+    for (uint32_t i = 1; i <= SPW_PROFILE_MOST; i++) {
         struct spw_machine m = made_up_machine(i);
-        spw_profile_put_machine(&in, &m);
+        spw_record_put(machines, &in, &m);
     }
-    CHECK(spw_profile_write(&in, in_folder("new/er/p.json"), &err) == 0); /* folders are made */
+    CHECK(spw_record_file_write(&spw_profile_file, &in, in_folder("new/er/p.json"), &err) ==
+          0); /* folders are made */
     CHECK(read_back("new/er/p.json", &err) == 0);
     CHECK(out.n_drives == 1 && same(&out.drives[0], &a));
-    CHECK(out.n_machines == SPW_PROFILE_MACHINES);
+    CHECK(out.n_machines == SPW_PROFILE_MOST);
     struct spw_machine m = made_up_machine(7), key = m;
     key.read_bytes_per_second = 0;
-    const struct spw_machine *known = spw_profile_find_machine(&out, &key);
+    const struct spw_machine *known = spw_record_find(machines, &out, &key);
     CHECK(known && memcmp(known, &m, sizeof m) == 0);
     key.threads = 99;
-    CHECK(!spw_profile_find_machine(&out, &key));
+    CHECK(!spw_record_find(machines, &out, &key));
     CHECK(sh("ls new/er | wc -l | grep -qx 1") == 0); /* no temporary file is left */
 
     /* An entry with another drive, filesystem or kind of I/O does not match. */
-    const struct spw_drive *found = spw_profile_find_drive(&out, &a);
+    const struct spw_drive *found = spw_record_find(drives, &out, &a);
     CHECK(found && same(found, &a));
     snprintf(b.device, sizeof b.device, "A 2 100 sectors");
-    CHECK(!spw_profile_find_drive(&out, &b));
+    CHECK(!spw_record_find(drives, &out, &b));
     b = a;
     snprintf(b.filesystem, sizeof b.filesystem, "xfs");
-    CHECK(!spw_profile_find_drive(&out, &b));
+    CHECK(!spw_record_find(drives, &out, &b));
     b = a;
     b.io = SPW_IO_URING;
-    CHECK(!spw_profile_find_drive(&out, &b));
+    CHECK(!spw_record_find(drives, &out, &b));
 }
 
 /* A full profile drops its oldest entry; an entry with the same key is replaced. */
@@ -150,19 +154,20 @@ static void test_full(void)
 {
     char name[32];
     memset(&in, 0, sizeof in);
-    for (int i = 0; i < SPW_PROFILE_DRIVES; i++) {
+    for (int i = 0; i < SPW_PROFILE_MOST; i++) {
         snprintf(name, sizeof name, "D%d", i);
         struct spw_drive d = made_up(name, i == 3 ? 1 : 100 + i);
-        spw_profile_put_drive(&in, &d);
+        spw_record_put(drives, &in, &d);
     }
     struct spw_drive again = made_up("D5", 500), fresh = made_up("new", 501),
                      oldest = made_up("D3", 0);
-    spw_profile_put_drive(&in, &again);
-    CHECK(in.n_drives == SPW_PROFILE_DRIVES && spw_profile_find_drive(&in, &oldest));
-    CHECK(spw_profile_find_drive(&in, &again)->measured_at == 500);
-    spw_profile_put_drive(&in, &fresh);
-    CHECK(in.n_drives == SPW_PROFILE_DRIVES && !spw_profile_find_drive(&in, &oldest));
-    CHECK(spw_profile_find_drive(&in, &fresh) && spw_profile_find_drive(&in, &again));
+    spw_record_put(drives, &in, &again);
+    CHECK(in.n_drives == SPW_PROFILE_MOST && spw_record_find(drives, &in, &oldest));
+    const struct spw_drive *found = spw_record_find(drives, &in, &again);
+    CHECK(found->measured_at == 500);
+    spw_record_put(drives, &in, &fresh);
+    CHECK(in.n_drives == SPW_PROFILE_MOST && !spw_record_find(drives, &in, &oldest));
+    CHECK(spw_record_find(drives, &in, &fresh) && spw_record_find(drives, &in, &again));
 }
 
 /* Like write_root, but with a correct checksum, made by the library: the check of a field must find
@@ -172,7 +177,7 @@ static void write_out_of_range(const struct spw_drive *d)
     struct spw_error err = {0};
     memset(&in, 0, sizeof in);
     in.drives[in.n_drives++] = *d;
-    CHECK(spw_profile_write(&in, in_folder("bad.json"), &err) == 0);
+    CHECK(spw_record_file_write(&spw_profile_file, &in, in_folder("bad.json"), &err) == 0);
 }
 
 static void test_ranges(void)
@@ -207,8 +212,8 @@ static void test_corrupt(void)
     struct spw_drive a = made_up("A 1 100 sectors", 5);
     uint64_t random = check_seed();
     memset(&in, 0, sizeof in);
-    spw_profile_put_drive(&in, &a);
-    CHECK(spw_profile_write(&in, in_folder("good.json"), &err) == 0);
+    spw_record_put(drives, &in, &a);
+    CHECK(spw_record_file_write(&spw_profile_file, &in, in_folder("good.json"), &err) == 0);
     FILE *file = fopen(in_folder("good.json"), "rb");
     CHECK(file != NULL);
     size_t n = file ? fread(text, 1, sizeof text, file) : 0;
@@ -244,7 +249,7 @@ static void test_corrupt(void)
     CHECK(read_back("long.json", &err) == -EINVAL && *err.text);
     /* Something that is not a file stays: root would turn /dev/null into a file. */
     spw_error_clear(&err);
-    CHECK(spw_profile_write(&in, in_folder("pipe.json"), &err) == -EINVAL);
+    CHECK(spw_record_file_write(&spw_profile_file, &in, in_folder("pipe.json"), &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "pipe.json: is not a regular file"), "%s", err.text);
     CHECK(sh("test -p pipe.json && ! ls pipe.json.*") == 0);
 }
