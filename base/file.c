@@ -1,5 +1,5 @@
 /* Regular files, opened without waiting: see file.h. */
-#include "model/source/file.h"
+#include "base/file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -41,18 +41,24 @@ int spw_file_open(const char *path, uint64_t *bytes, struct spw_error *err)
     return fd;
 }
 
-static int read_all(int fd, const char *path, char *text, size_t bytes, struct spw_error *err)
+int spw_read_at(int fd, void *to, size_t bytes, uint64_t at, size_t *n)
 {
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = read(fd, text + at, bytes - at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return spw_fail(err, -errno, "%s: cannot be read: %s", path, strerror(errno));
-        if (n == 0)
-            return spw_fail(err, -EIO, "%s: found %zu bytes, expected %zu; the file became shorter",
-                            path, at, bytes);
-        at += (size_t)n;
+    for (*n = 0; *n < bytes;) {
+        const ssize_t got = pread(fd, (char *)to + *n, bytes - *n, (off_t)(at + *n));
+        if (got == 0 || (got < 0 && errno != EINTR))
+            return got ? -errno : 0;
+        *n += got > 0 ? (size_t)got : 0;
+    }
+    return 0;
+}
+
+int spw_write_at(int fd, const void *from, size_t bytes, uint64_t at, size_t *n)
+{
+    for (*n = 0; *n < bytes;) {
+        const ssize_t done = pwrite(fd, (const char *)from + *n, bytes - *n, (off_t)(at + *n));
+        if (done == 0 || (done < 0 && errno != EINTR))
+            return done ? -errno : -EIO;
+        *n += done > 0 ? (size_t)done : 0;
     }
     return 0;
 }
@@ -72,15 +78,19 @@ int spw_file_read(const char *path, uint64_t most, char **text, size_t *bytes,
     if (!rc && !(*text = spw_alloc((size_t)size + 1)))
         rc = spw_fail(err, -ENOMEM, "%s: out of memory for %llu bytes", path,
                       (unsigned long long)size);
-    if (!rc)
-        rc = read_all(fd, path, *text, (size_t)size, err);
+    const int failed = rc ? 0 : spw_read_at(fd, *text, (size_t)size, 0, bytes);
     close(fd);
+    if (failed)
+        rc = spw_fail(err, failed, "%s: cannot be read: %s", path, strerror(-failed));
+    else if (!rc && *bytes < size)
+        rc = spw_fail(err, -EIO, "%s: found %zu bytes, expected %llu; the file became shorter",
+                      path, *bytes, (unsigned long long)size);
     if (rc) {
         spw_free(*text);
         *text = NULL;
+        *bytes = 0;
         return rc;
     }
     (*text)[size] = 0;
-    *bytes = (size_t)size;
     return 0;
 }

@@ -1,10 +1,10 @@
-/* Opens and reads the files of a model folder. No file there can make the program wait: only
- * regular files are read, a FIFO or a device is refused.
+/* Regular files: opened without waiting (a FIFO or a device is refused), read as a whole, and parts
+ * that are read or written in as many calls as it takes.
  *
- * Errors: -ENOENT and -ENOTDIR have no text, because the caller knows the purpose of the file; all
- * other errors name the path. Any thread. */
-#ifndef SPW_MODEL_SOURCE_FILE_H
-#define SPW_MODEL_SOURCE_FILE_H
+ * Errors of opening: -ENOENT and -ENOTDIR have no text, because the caller knows the purpose of the
+ * file; all other errors name the path. Any thread. */
+#ifndef SPW_BASE_FILE_H
+#define SPW_BASE_FILE_H
 
 #include "base/base.h"
 
@@ -17,5 +17,10 @@ int spw_file_open(const char *path, uint64_t *bytes, struct spw_error *err);
  * has more than `most` bytes. The caller owns *text (spw_free). */
 int spw_file_read(const char *path, uint64_t most, char **text, size_t *bytes,
                   struct spw_error *err);
+
+/* Reads `bytes` from `at` on; *n: how many the file has there. 0 or -errno. */
+int spw_read_at(int fd, void *to, size_t bytes, uint64_t at, size_t *n);
+/* Writes `bytes` from `at` on; *n: how many are written, also after a failure. 0 or -errno. */
+int spw_write_at(int fd, const void *from, size_t bytes, uint64_t at, size_t *n);
 
 #endif

@@ -1,6 +1,8 @@
 /* Files that are kept: see kept_file.h. */
 #include "base/kept_file.h"
 
+#include "base/file.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,51 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- reading ---- */
-
-/* Whether the file is a regular one: reading a pipe would wait. */
-static bool is_small_file(int fd, size_t most, size_t *bytes)
-{
-    struct stat st;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size > most)
-        return false;
-    *bytes = (size_t)st.st_size;
-    return true;
-}
-
-/* Sets *bytes to less where the file has become shorter. */
-static int read_all(int fd, char *to, size_t *bytes)
-{
-    for (size_t done = 0; done < *bytes;) {
-        ssize_t n = read(fd, to + done, *bytes - done);
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        if (n == 0)
-            *bytes = done;
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
-
 int spw_kept_file_read(const char *path, size_t most, char **data, size_t *bytes,
                        struct spw_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -ENOMEM;
-    *data = NULL;
-    if (fd < 0)
-        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    const bool small = is_small_file(fd, most, bytes);
-    if (small && (*data = spw_alloc(*bytes)))
-        rc = read_all(fd, *data, bytes);
-    close(fd);
-    if (!small)
-        return spw_fail(err, -EINVAL, "%s: found no regular file of at most %zu MiB", path,
-                        most >> 20);
-    if (!rc)
-        return 0;
-    spw_free(*data);
-    *data = NULL;
-    return spw_fail(err, rc, "%s: cannot be read: %s", path, strerror(-rc));
+    const int rc = spw_file_read(path, most, data, bytes, err);
+    return rc ? spw_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
 /* ---- writing ---- */
@@ -70,25 +32,15 @@ static int make_folders(char *path)
     return 0;
 }
 
-static int write_all(int fd, const char *data, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(fd, data + done, bytes - done);
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
-
 /* Writes everything under a temporary name, then renames the file. */
 static int replace(const char *path, char *temporary, const void *data, size_t bytes)
 {
+    size_t n;
     SPW_TRY(make_folders(temporary));
     int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    int rc = write_all(fd, data, bytes);
+    int rc = spw_write_at(fd, data, bytes, 0, &n);
     if (close(fd) != 0 && !rc)
         rc = -errno;
     if (!rc && rename(temporary, path) != 0)

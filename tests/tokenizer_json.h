@@ -3,7 +3,7 @@
 #ifndef SPW_TESTS_TOKENIZER_JSON_H
 #define SPW_TESTS_TOKENIZER_JSON_H
 
-#include "model/source/file.h"
+#include "base/file.h"
 #include "model/text/tokenizer/tokenizer.h"
 #include "tests/check.h"
 

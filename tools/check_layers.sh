@@ -9,8 +9,8 @@
 #     dry -> batch, persist, measure -> engine -> step -> plan -> rules, experts
 #
 # A file of runtime/ itself that is no header stands above all of them; its headers are public, and include only each other.
-# base/ may be included everywhere, tools may include public headers, base/json.h and base/grow.h only, tests may include anything, and no
-# header may include one of CUDA's. The same for words: the texts of the library name members of struct spw_options
+# base/ may be included everywhere, tools may include public headers, base/json.h, base/grow.h and base/file.h only, tests may include anything,
+# and no header may include one of CUDA's. The same for words: the texts of the library name members of struct spw_options
 # ("options.context"), never options of the command ("--context"), and the command has a name for each such member.
 # The command's names are those of members and options that exist.
 #
@@ -32,7 +32,7 @@ public=(base/base.h quant/types.h runtime/spillway.h runtime/events.h runtime/pl
 may_include() {
     case $1:$2 in
     *..*) return 1 ;;
-    tests:* | tools:tools/* | tools:base/json.h | tools:base/grow.h | base:base/*) return 0 ;;
+    tests:* | tools:tools/* | tools:base/json.h | tools:base/grow.h | tools:base/file.h | base:base/*) return 0 ;;
     tools:*) [[ " ${public[*]} " == *" $2 "* ]] && return 0 || return 1 ;;
     base:*) return 1 ;;
     runtime:runtime/* | runtime:prefetch/* | runtime:offload/* | runtime:model/*) return 0 ;;

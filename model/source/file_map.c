@@ -2,7 +2,7 @@
  * journals. */
 #include "model/source/file_map.h"
 
-#include "model/source/file.h"
+#include "base/file.h"
 
 #include <pthread.h>
 #include <signal.h>

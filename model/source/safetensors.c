@@ -3,7 +3,7 @@
 #include "model/source/safetensors.h"
 
 #include "model/config/config_json.h"
-#include "model/source/file.h"
+#include "base/file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * what chat_template.h lists. See source.h. */
 #include "model/source/source.h"
 
-#include "model/source/file.h"
+#include "base/file.h"
 #include "model/source/safetensors.h"
 
 #include <dirent.h>

@@ -2,7 +2,7 @@
 #include "model/text/chat_template.h"
 
 #include "model/config/config_json.h"
-#include "model/source/file.h"
+#include "base/file.h"
 #include "model/text/chat_template_parts.h"
 #include "model/text/jinja/jinja_impl.h"
 #include "model/text/special_tokens.h"

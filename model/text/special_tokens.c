@@ -2,7 +2,7 @@
 #include "model/text/special_tokens.h"
 
 #include "model/config/config_json.h"
-#include "model/source/file.h"
+#include "base/file.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <stdio.h>

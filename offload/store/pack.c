@@ -1,6 +1,7 @@
 /* Reads packs: see pack.h for the contract, pack_format.h for the layout of the file. */
 #include "offload/store/pack_format.h"
 
+#include "base/file.h"
 #include "base/xxh3.h"
 
 #include <fcntl.h>
@@ -51,15 +52,9 @@ struct spw_pack_section spw_pack_part(const struct spw_pack_section *s, uint32_t
 
 int spw_pack_pread(int fd, void *to, uint64_t bytes, uint64_t offset)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t n = pread(fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n ? -errno : -ENODATA;
-        done += (uint64_t)n;
-    }
-    return 0;
+    size_t n;
+    SPW_TRY(spw_read_at(fd, to, bytes, offset, &n));
+    return n < bytes ? -ENODATA : 0;
 }
 
 int spw_pack_read_heads(int fd, const char *path, const uint8_t *fingerprint,

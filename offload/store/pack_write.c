@@ -8,6 +8,7 @@
  * process would count it, and it cannot replace a name.) */
 #include "offload/store/pack_format.h"
 
+#include "base/file.h"
 #include "base/xxh3.h"
 
 #include <fcntl.h>
@@ -518,17 +519,10 @@ int spw_pack_create_blank(struct spw_pack_writer **out, const struct spw_pack_sp
 
 static int write_all(struct spw_pack_writer *w, const void *from, uint64_t bytes, uint64_t offset)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t n =
-            pwrite(w->fd, (const uint8_t *)from + done, bytes - done, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n ? -errno : -EIO;
-        done += (uint64_t)n;
-        w->written_bytes += (uint64_t)n;
-    }
-    return 0;
+    size_t n;
+    const int rc = spw_write_at(w->fd, from, bytes, offset, &n);
+    w->written_bytes += n;
+    return rc;
 }
 
 int spw_pack_write(struct spw_pack_writer *w, uint32_t section, uint32_t first_tile,

@@ -10,6 +10,7 @@
  * other numbers are little-endian. Nothing in a file is trusted. */
 #include "runtime/experts/trace.h"
 
+#include "base/file.h"
 #include "base/grow.h"
 #include "base/kept_file.h"
 #include "runtime/experts/counts.h"
@@ -46,6 +47,7 @@ struct spw_expert_trace_writer {
     int fd, rc;
     uint32_t n_experts; /* of a layer; 0: no engine has begun */
     XXH3_state_t *sum;
+    uint64_t n_written;
     size_t n;
     uint8_t buffer[BUFFER_BYTES];
 };
@@ -75,12 +77,10 @@ int spw_expert_trace_create(struct spw_expert_trace_writer **out, const char *pa
 
 static void flush(struct spw_expert_trace_writer *w)
 {
-    for (size_t done = 0; done < w->n && !w->rc;) {
-        ssize_t n = write(w->fd, w->buffer + done, w->n - done);
-        if (n < 0 && errno != EINTR)
-            w->rc = -errno;
-        done += n > 0 ? (size_t)n : 0;
-    }
+    size_t n = 0;
+    if (!w->rc)
+        w->rc = spw_write_at(w->fd, w->buffer, w->n, w->n_written, &n);
+    w->n_written += n;
     w->n = 0;
 }
 

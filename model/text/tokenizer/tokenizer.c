@@ -3,7 +3,7 @@
  *   text -> added tokens as written -> normalizer -> added tokens in normal form
  *        -> pre-tokenizers -> model, piece by piece -> post-processor */
 #include "model/config/config_json.h"
-#include "model/source/file.h"
+#include "base/file.h"
 #include "model/text/special_tokens.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
 

@@ -1,6 +1,8 @@
 /* Bytes of files as text: see text.h. */
 #include "tools/command/input/text.h"
 
+#include "base/file.h"
+
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -49,21 +51,6 @@ static int check_same(int fd, const char *path, const struct stat *before, struc
     return spw_fail(err, -EAGAIN, "%s: the file changed while it was read", path);
 }
 
-/* Reads until the end of the file, or until `room` is full. */
-static int read_all(int fd, const char *path, char *to, size_t room, size_t *n,
-                    struct spw_error *err)
-{
-    for (*n = 0; *n < room;) {
-        ssize_t got = read(fd, to + *n, room - *n);
-        if (got == 0)
-            break;
-        if (got < 0 && errno != EINTR)
-            return fail(err, path, -errno);
-        *n += got > 0 ? (size_t)got : 0;
-    }
-    return 0;
-}
-
 static int read_opened(int fd, const char *path, const struct stat *st, uint64_t most_bytes,
                        char **data, size_t *bytes, struct spw_error *err)
 {
@@ -75,7 +62,9 @@ static int read_opened(int fd, const char *path, const struct stat *st, uint64_t
     *data = spw_alloc(size + 1);
     if (!*data)
         return fail(err, path, -ENOMEM);
-    SPW_TRY(read_all(fd, path, *data, size, bytes, err));
+    int rc = spw_read_at(fd, *data, size, 0, bytes);
+    if (rc)
+        return fail(err, path, rc);
     (*data)[*bytes] = 0;
     return check_same(fd, path, st, err);
 }
@@ -109,7 +98,9 @@ static int digest_opened(int fd, const char *path, XXH3_state_t *state, char *bu
     XXH3_64bits_reset(state);
     out->bytes = 0;
     do {
-        SPW_TRY(read_all(fd, path, buffer, room, &n, err));
+        int rc = spw_read_at(fd, buffer, room, out->bytes, &n);
+        if (rc)
+            return fail(err, path, rc);
         XXH3_64bits_update(state, buffer, n);
         out->bytes += n;
     } while (n == room);

@@ -1,6 +1,8 @@
 /* See store_parts.h. */
 #include "tools/command/job/store/store_parts.h"
 
+#include "base/file.h"
+
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
@@ -78,19 +80,13 @@ int job_log_cut(struct job_log *l, uint64_t end)
 
 int job_log_append(struct job_log *l, const char *text, size_t bytes)
 {
-    size_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pwrite(l->fd, text + done, bytes - done, (off_t)(l->end + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            const int rc = n < 0 ? -errno : -EIO;
-            /* If this fails, too, the next run cuts the line off. */
-            int ignored = ftruncate(l->fd, (off_t)l->end);
-            (void)ignored;
-            return rc;
-        }
-        done += (size_t)n;
+    size_t n;
+    const int rc = spw_write_at(l->fd, text, bytes, l->end, &n);
+    if (rc) {
+        /* If this fails, too, the next run cuts the line off. */
+        int ignored = ftruncate(l->fd, (off_t)l->end);
+        (void)ignored;
+        return rc;
     }
     l->end += bytes;
     return 0;

@@ -5,6 +5,7 @@
  * has such errors. Then the file is cut where it departs, and the rest is written behind. */
 #include "tools/command/job/store/store_parts.h"
 
+#include "base/file.h"
 #include "base/grow.h"
 
 #include <fcntl.h>
@@ -17,13 +18,7 @@
 static int read_text(struct job_follow *f, const struct job_out *o, size_t n, size_t *got)
 {
     SPW_TRY(spw_grow(&f->text, &f->capacity, n, 1));
-    for (*got = 0; *got < n;) {
-        ssize_t k = pread(o->log->fd, f->text + *got, n - *got, (off_t)(o->at + *got));
-        if (k == 0 || (k < 0 && errno != EINTR))
-            return k < 0 ? -errno : 0;
-        *got += k > 0 ? (size_t)k : 0;
-    }
-    return 0;
+    return spw_read_at(o->log->fd, f->text, n, o->at, got);
 }
 
 /* Whether the record's line is the next one of the file, and the file has it whole. */

@@ -7,6 +7,7 @@
  * its end. RLIMIT_FSIZE limits them: SIGXFSZ ends a program that writes more. */
 #include "tools/command/job/summarize/convert.h"
 
+#include "base/file.h"
 #include "tools/command/common.h"
 
 #include <fcntl.h>
@@ -177,10 +178,9 @@ static int read_text(const struct converter *c, char **data, size_t *bytes)
     *data = spw_alloc(size + 1);
     if (!*data)
         return spw_fail(c->err, -ENOMEM, "%s: no memory for its output", c->argv[0]);
-    for (ssize_t n = 1; n > 0 && *bytes<size; *bytes += n> 0 ? (size_t)n : 0)
-        n = pread(c->out, *data + *bytes, size - *bytes, (off_t)*bytes);
+    const int rc = spw_read_at(c->out, *data, size, 0, bytes);
     (*data)[*bytes] = 0;
-    return 0;
+    return rc;
 }
 
 static int run(struct converter *c, char **data, size_t *bytes)
