@@ -21,3 +21,15 @@ int spw_grow(void *array, size_t *capacity, size_t n, size_t size)
     *capacity = wanted;
     return 0;
 }
+
+int spw_text_add(struct spw_text *t, const char *bytes, size_t n)
+{
+    const int rc = spw_grow(&t->text, &t->capacity, t->n + n + 1, 1);
+    t->failed |= rc != 0;
+    SPW_TRY(rc);
+    if (n)
+        memcpy(t->text + t->n, bytes, n);
+    t->n += n;
+    t->text[t->n] = 0;
+    return 0;
+}

@@ -1,11 +1,21 @@
-/* Arrays that grow by doubling. */
+/* Arrays and texts that grow by doubling. */
 #ifndef SPW_BASE_GROW_H
 #define SPW_BASE_GROW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Room for `n` elements of `size` bytes in the array that the pointer at `array` owns, which has
  * room for *capacity: 0, or -ENOMEM, and nothing has changed. */
 int spw_grow(void *array, size_t *capacity, size_t n, size_t size);
+
+/* A text that grows; zero at first. Ends in a NUL that `n` leaves out, once something was added. */
+struct spw_text {
+    char *text; /* owned: spw_free */
+    size_t n, capacity;
+    bool failed; /* an addition is missing: out of memory */
+};
+/* 0 or -ENOMEM. */
+int spw_text_add(struct spw_text *t, const char *bytes, size_t n);
 
 #endif

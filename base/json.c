@@ -388,28 +388,15 @@ int spw_json_parse_parts(json_t **out, const char *text, size_t bytes, size_t fl
 
 /* ---- writing ---- */
 
-struct dump {
-    char *text;
-    size_t n, capacity;
-    bool has_failed;
-};
-
-static int add(const char *text, size_t bytes, void *context)
+static int add(const char *text, size_t bytes, void *to)
 {
-    struct dump *d = context;
-    d->has_failed = d->has_failed || spw_grow(&d->text, &d->capacity, d->n + bytes + 1, 1);
-    if (d->has_failed)
-        return -1;
-    memcpy(d->text + d->n, text, bytes);
-    d->n += bytes;
-    d->text[d->n] = '\0';
-    return 0;
+    return spw_text_add(to, text, bytes);
 }
 
 char *spw_json_dump(const json_t *value, size_t flags)
 {
-    struct dump d = {0};
-    if (value && !json_dump_callback(value, add, &d, flags) && !d.has_failed)
+    struct spw_text d = {0};
+    if (value && !json_dump_callback(value, add, &d, flags) && !d.failed)
         return d.text;
     spw_free(d.text);
     return NULL;

@@ -99,23 +99,6 @@ size_t spw_json_scan(struct spw_json_scan *s, const char *text, size_t bytes)
 
 /* ---- values ---- */
 
-struct text {
-    char *at; /* owned */
-    size_t n, capacity;
-    bool failed;
-};
-
-static void add(struct text *t, const char *bytes, size_t n)
-{
-    if (t->failed || spw_grow(&t->at, &t->capacity, t->n + n + 1, 1)) {
-        t->failed = true;
-        return;
-    }
-    memcpy(t->at + t->n, bytes, n);
-    t->n += n;
-    t->at[t->n] = '\0';
-}
-
 /* The byte in a JSON text: [at most 7] with a NUL. */
 static size_t escape(char c, char out[8])
 {
@@ -131,15 +114,15 @@ static size_t escape(char c, char out[8])
 
 void spw_tool_give_escaped(struct spw_answer_parts *a, const char *text, size_t bytes)
 {
-    struct text t = {0};
+    struct spw_text t = {0};
     char one[8];
     for (size_t i = 0; i < bytes; i++)
-        add(&t, one, escape(text[i], one));
+        spw_text_add(&t, one, escape(text[i], one));
     if (t.failed)
         a->rc = -ENOMEM;
     else if (t.n)
-        spw_parts_give(a, SPW_PIECE_ARGUMENTS, t.at, t.n);
-    spw_free(t.at);
+        spw_parts_give(a, SPW_PIECE_ARGUMENTS, t.text, t.n);
+    spw_free(t.text);
 }
 
 static bool is_json(const char *text, size_t bytes)
@@ -153,25 +136,25 @@ static bool is_json(const char *text, size_t bytes)
 }
 
 /* A text in Python's quotes, as JSON. The bytes read. */
-static size_t add_python_text(struct text *t, const char *raw, size_t bytes)
+static size_t add_python_text(struct spw_text *t, const char *raw, size_t bytes)
 {
     const char quote = raw[0];
     char one[8];
     size_t i = 1;
-    add(t, "\"", 1);
+    spw_text_add(t, "\"", 1);
     for (; i < bytes && raw[i] != quote; i++) {
         static const char from[] = "ntrbf'\"\\", to[] = "\n\t\r\b\f'\"\\";
         const bool escaped = raw[i] == '\\' && i + 1 < bytes;
         const char *found = escaped && raw[i + 1] ? strchr(from, raw[i + 1]) : NULL;
-        add(t, one, escape(found ? to[found - from] : raw[i], one));
+        spw_text_add(t, one, escape(found ? to[found - from] : raw[i], one));
         i += found != NULL;
     }
-    add(t, "\"", 1);
+    spw_text_add(t, "\"", 1);
     return i < bytes ? i + 1 : i;
 }
 
 /* A Python literal as JSON; what is no literal gives no JSON. */
-static void add_python(struct text *t, const char *raw, size_t bytes)
+static void add_python(struct spw_text *t, const char *raw, size_t bytes)
 {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
     for (size_t i = 0; i < bytes;) {
@@ -180,11 +163,11 @@ static void add_python(struct text *t, const char *raw, size_t bytes)
         for (size_t w = 0; w < 3 && !n; w++)
             if (strlen(words[w][0]) <= bytes - i &&
                 !memcmp(raw + i, words[w][0], strlen(words[w][0])))
-                add(t, words[w][1], strlen(words[w][1])), n = strlen(words[w][0]);
+                spw_text_add(t, words[w][1], strlen(words[w][1])), n = strlen(words[w][0]);
         if (!n && (c == '\'' || c == '"'))
             n = add_python_text(t, raw + i, bytes - i);
         if (!n)
-            add(t, c == '(' ? "[" : c == ')' ? "]" : &raw[i], 1), n = 1;
+            spw_text_add(t, c == '(' ? "[" : c == ')' ? "]" : &raw[i], 1), n = 1;
         i += n;
     }
 }
@@ -196,7 +179,7 @@ static bool is_space(char c)
 
 char *spw_tool_value(const char *raw, size_t bytes)
 {
-    struct text t = {0};
+    struct spw_text t = {0};
     char one[8];
     const char *all = raw;
     const size_t n_all = bytes;
@@ -205,19 +188,19 @@ char *spw_tool_value(const char *raw, size_t bytes)
     while (bytes && is_space(raw[bytes - 1]))
         bytes--;
     if (is_json(raw, bytes))
-        add(&t, raw, bytes);
+        spw_text_add(&t, raw, bytes);
     else
         add_python(&t, raw, bytes);
-    if (!t.failed && !is_json(t.at ? t.at : "", t.n)) {
+    if (!t.failed && !is_json(t.text ? t.text : "", t.n)) {
         t.n = 0;
-        add(&t, "\"", 1);
+        spw_text_add(&t, "\"", 1);
         for (size_t i = 0; i < n_all; i++)
-            add(&t, one, escape(all[i], one));
-        add(&t, "\"", 1);
+            spw_text_add(&t, one, escape(all[i], one));
+        spw_text_add(&t, "\"", 1);
     }
     if (t.failed) {
-        spw_free(t.at);
+        spw_free(t.text);
         return NULL;
     }
-    return t.at;
+    return t.text;
 }

@@ -1,6 +1,5 @@
 /* A request's tokens, text and result: see answer.h. */
 #include "runtime/batch/answer.h"
-#include "base/grow.h"
 #include "runtime/batch/logits_row.h"
 
 #include <math.h>
@@ -17,14 +16,6 @@ static size_t character_bytes(const char *text, size_t bytes)
     return n;
 }
 
-static int add_text(struct spw_answer *a, const char *text, size_t bytes)
-{
-    SPW_TRY(spw_grow(&a->text, &a->text_capacity, a->n_text + bytes, 1));
-    memcpy(a->text + a->n_text, text, bytes);
-    a->n_text += bytes;
-    return 0;
-}
-
 /* Takes text that is final, and leaves out what an earlier batch has handed over. */
 static int emit_text(void *context, const char *text, size_t bytes)
 {
@@ -39,7 +30,7 @@ static int emit_text(void *context, const char *text, size_t bytes)
         text += n;
         bytes -= n;
     }
-    return bytes > 0 && a->request.text ? add_text(a, text, bytes) : 0;
+    return bytes > 0 && a->request.text ? spw_text_add(&a->text, text, bytes) : 0;
 }
 
 /* Leaves out characters that belong to the prompt. Half a character at the end of the prompt was
@@ -272,7 +263,7 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
 void spw_answer_close(struct spw_answer *a)
 {
     spw_result_free(&a->result);
-    spw_free(a->text);
+    spw_free(a->text.text);
     spw_free(a->prompt_end);
     spw_detokenizer_free(a->detokenizer);
     spw_stop_close(a->stop);

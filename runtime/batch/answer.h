@@ -8,6 +8,7 @@
 #ifndef SPW_RUNTIME_BATCH_ANSWER_H
 #define SPW_RUNTIME_BATCH_ANSWER_H
 
+#include "base/grow.h"
 #include "model/config/config.h"
 #include "model/text/grammar/run.h"
 #include "model/text/tokenizer/tokenizer.h"
@@ -35,8 +36,7 @@ struct spw_answer {
     bool is_in_grammar; /* the answer has come to the text of the grammar */
     char latest[64];    /* [n_latest]: bytes of the answer, until then */
     size_t n_latest;
-    char *text; /* [n_text]: final, and not reported yet */
-    size_t n_text, text_capacity;
+    struct spw_text text; /* final, and not reported yet */
 };
 
 /* `vocabulary`: of the tokenizer, if the request has a grammar. `i`: the request's number, for

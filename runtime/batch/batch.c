@@ -395,7 +395,7 @@ void spw_batch_forget_events(struct spw_batch *b)
         const bool is_over = x->has_end;
         x->has_end = false;
         x->n_new = 0;
-        x->answer.n_text = 0;
+        x->answer.text.n = 0;
         if (is_over && is_inner(x)) {
             b->entries[x->id - b->first_id] = NULL;
             free_entry(x);
@@ -415,11 +415,11 @@ static bool next_event(struct spw_batch_entry *x, struct spw_event *out)
         x->logits += x->answer.config->vocab;
         return true;
     }
-    if (x->answer.n_text) {
+    if (x->answer.text.n) {
         out->kind = SPW_EVENT_TEXT;
-        out->text = x->answer.text;
-        out->text_bytes = x->answer.n_text;
-        x->answer.n_text = 0;
+        out->text = x->answer.text.text;
+        out->text_bytes = x->answer.text.n;
+        x->answer.text.n = 0;
         return true;
     }
     if (x->has_end) {

@@ -32,7 +32,7 @@ static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place
 {
     enum spw_finish finish = spw_answer_finish(&x->answer);
     b->n_own_waiting -= x->answer.request.session != NULL;
-    if (x->answer.n_text)
+    if (x->answer.text.n)
         spw_batch_note_events(b, x);
     if (finish != SPW_FINISH_NONE && !spw_answer_is_scored(&x->answer)) {
         spw_batch_end(b, x, finish);

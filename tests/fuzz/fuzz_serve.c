@@ -40,7 +40,7 @@ static void must_be_json(const char *text, size_t n)
 }
 
 /* Each line "data: " has JSON, except the last one of OpenAI's streams. */
-static void must_be_events(const struct cli_text *out)
+static void must_be_events(const struct spw_text *out)
 {
     static const char begin[] = "data: ", done[] = "data: [DONE]";
     const char *line = out->text, *end;
@@ -49,7 +49,7 @@ static void must_be_events(const struct cli_text *out)
             must_be_json(line + sizeof begin - 1, (size_t)(end - line) - sizeof begin + 1);
 }
 
-static void add_pieces(struct serve_answer *a, struct request *x, struct cli_text *out)
+static void add_pieces(struct serve_answer *a, struct request *x, struct spw_text *out)
 {
     static const struct spw_answer_piece pieces[] = {
         {SPW_PIECE_REASONING, 0, "h", 1}, {SPW_PIECE_TEXT, 0, "\"\\", 2},
@@ -66,7 +66,7 @@ static void add_pieces(struct serve_answer *a, struct request *x, struct cli_tex
 
 static void answer(const struct serve_protocol *p, struct request *x, const struct serve_wish *wish)
 {
-    struct cli_text out = {0};
+    struct spw_text out = {0};
     struct serve_answer a = {.protocol = p,
                              .wish = wish,
                              .request = x,
@@ -95,7 +95,7 @@ static void answer(const struct serve_protocol *p, struct request *x, const stru
 
 static void check_refusal(const struct serve_protocol *p, const struct request_refusal *why)
 {
-    struct cli_text out = {0};
+    struct spw_text out = {0};
     must(why->status == 400 && why->message[0] && why->type);
     must(p->error(why, "1", &out) == 0);
     must_be_json(out.text, out.n);

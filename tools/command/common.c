@@ -1,7 +1,6 @@
 /* Errors, signals and output of the command: see common.h. */
 #include "tools/command/common.h"
 
-#include "base/grow.h"
 #include "tools/command/output/progress.h"
 
 #include <signal.h>
@@ -212,16 +211,6 @@ int cli_write(const char *text, size_t bytes)
     if (isatty(STDOUT_FILENO) != 1)
         return cli_write_as_is(text, bytes);
     return end_write(write_shown(text, bytes));
-}
-
-int cli_text_add(struct cli_text *t, const char *text, size_t bytes)
-{
-    SPW_TRY(spw_grow(&t->text, &t->capacity, t->n + bytes + 1, 1));
-    if (bytes)
-        memcpy(t->text + t->n, text, bytes);
-    t->n += bytes;
-    t->text[t->n] = 0;
-    return 0;
 }
 
 double cli_now_seconds(void)

@@ -44,14 +44,6 @@ int cli_write(const char *text, size_t bytes);
 /* As cli_write, for sequences of our own: a terminal obeys them. */
 int cli_write_as_is(const char *text, size_t bytes);
 
-/* A text that grows; zero at first. Ends in a NUL that `n` leaves out, once something was added. */
-struct cli_text {
-    char *text; /* owned: spw_free */
-    size_t n, capacity;
-};
-/* 0 or -ENOMEM. */
-int cli_text_add(struct cli_text *t, const char *text, size_t bytes);
-
 double cli_now_seconds(void);
 /* Four digits, all digits before the point, or seven behind it; `buffer` has at least 32 bytes. */
 const char *cli_format_number(char *buffer, double x);

@@ -39,8 +39,7 @@ static void answer(struct request *x, size_t i, const char *text, size_t n, enum
     static const double prompt[] = {0, -0.5, -0.75, -1, -2, -3, -4, -5};
     struct request_choice *c = &x->choices[i];
     c->has_ended = true;
-    c->n_text = strlen(text);
-    copy(&c->text, text, c->n_text + 1);
+    spw_text_add(&c->text, text, strlen(text));
     c->result = (struct spw_result){
         .n_tokens = n, .finish = finish, .logits_hash = 0xabcd + i, .n_reused = 1 + i};
     copy(&c->result.tokens, tokens, n * sizeof *tokens);
@@ -110,8 +109,8 @@ static void check_short(void)
     x = item("{'prompt': 'abc', 'n': 2}");
     answer(&x, 0, "a", 1, SPW_FINISH_STOP);
     answer(&x, 1, "", 0, SPW_FINISH_LENGTH);
-    spw_free(x.choices[1].text);
-    x.choices[1].text = NULL;
+    spw_free(x.choices[1].text.text);
+    x.choices[1].text = (struct spw_text){0};
     expect(record(&x), &x,
            "{'line':7,'choices':[{'index':0,'text':'a','n_prompt':3,'n_generated':1,'finish':'stop'"
            ",'logits_hash':'000000000000abcd','tokens':[64]},{'index':1,'text':'','n_prompt':3,'n_"

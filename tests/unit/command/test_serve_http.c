@@ -42,16 +42,16 @@ static void expect(bool is_right)
 }
 
 static int write_failed(struct serve_answer *a, const struct request_refusal *why,
-                        struct cli_text *out)
+                        struct spw_text *out)
 {
     (void)a;
-    return cli_text_add(out, why->message, strlen(why->message));
+    return spw_text_add(out, why->message, strlen(why->message));
 }
 
-static int write_error(const struct request_refusal *why, const char *id, struct cli_text *out)
+static int write_error(const struct request_refusal *why, const char *id, struct spw_text *out)
 {
     (void)id;
-    return cli_text_add(out, why->message, strlen(why->message));
+    return spw_text_add(out, why->message, strlen(why->message));
 }
 
 static const struct serve_protocol fake = {
@@ -119,7 +119,7 @@ static void answer(void *context, struct serve_call *call, struct serve_reply *r
     if (strcmp(call->head.path, "/size") == 0) {
         char text[32];
         snprintf(text, sizeof text, "%zu", call->body.n);
-        expect(cli_text_add(&reply->body, text, strlen(text)) == 0);
+        expect(spw_text_add(&reply->body, text, strlen(text)) == 0);
         return;
     }
     const int i = n_engines++;
@@ -137,7 +137,7 @@ static void refuse(const struct serve_call *call, const struct request_refusal *
 {
     (void)call;
     reply->status = why->status;
-    expect(cli_text_add(&reply->body, why->message, strlen(why->message)) == 0);
+    expect(spw_text_add(&reply->body, why->message, strlen(why->message)) == 0);
 }
 
 static bool is_public(const char *path)
@@ -420,7 +420,7 @@ static void test_access(void)
 static void test_metrics(void)
 {
     struct serve_metrics *m = serve_metrics_open();
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     const struct serve_counters c = {.n_running = 3,
                                      .engine.moved_bytes = {[SPW_MOVED_HOST_TO_DISK] = 70}};
     serve_metrics_count(m, &c);

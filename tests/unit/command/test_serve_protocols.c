@@ -10,7 +10,7 @@
 struct answering {
     struct request x;
     struct serve_answer a;
-    struct cli_text out;
+    struct spw_text out;
 };
 
 static void open_answer(struct answering *w, const struct serve_protocol *p, const char *body)
@@ -155,7 +155,7 @@ static void check_answers(void)
 
 static void check_errors(void)
 {
-    struct cli_text out = {0};
+    struct spw_text out = {0};
     struct request_refusal error;
     request_refuse(&error, 429, "rate_limit_exceeded", NULL, "full");
     CHECK(CHAT->error(&error, "1a", &out) == 0);

@@ -25,18 +25,18 @@ static int32_t ids[N][CONTEXT];
 static atomic_uint n_wrong; /* calls on the engine's thread that should not have been made */
 static struct request_refusal refusal; /* the latest one */
 
-static int add(struct cli_text *out, char letter)
+static int add(struct spw_text *out, char letter)
 {
-    return cli_text_add(out, &letter, 1);
+    return spw_text_add(out, &letter, 1);
 }
 
-static int begin(struct serve_answer *a, struct cli_text *out)
+static int begin(struct serve_answer *a, struct spw_text *out)
 {
     (void)a;
     return add(out, 'B');
 }
 
-static int progress(struct serve_answer *a, const struct serve_progress *p, struct cli_text *out)
+static int progress(struct serve_answer *a, const struct serve_progress *p, struct spw_text *out)
 {
     (void)a;
     n_wrong += p->n_read > p->n_prompt;
@@ -44,32 +44,32 @@ static int progress(struct serve_answer *a, const struct serve_progress *p, stru
 }
 
 static int piece(struct serve_answer *a, size_t choice, const struct spw_answer_piece *p,
-                 struct cli_text *out)
+                 struct spw_text *out)
 {
     (void)a, (void)choice, (void)p;
     return add(out, 't');
 }
 
-static int end_choice(struct serve_answer *a, size_t choice, struct cli_text *out)
+static int end_choice(struct serve_answer *a, size_t choice, struct spw_text *out)
 {
     n_wrong += !a->request->choices[choice].has_ended;
     return add(out, 'C');
 }
 
-static int end(struct serve_answer *a, struct cli_text *out)
+static int end(struct serve_answer *a, struct spw_text *out)
 {
     (void)a;
     return add(out, 'E');
 }
 
-static int failed(struct serve_answer *a, const struct request_refusal *why, struct cli_text *out)
+static int failed(struct serve_answer *a, const struct request_refusal *why, struct spw_text *out)
 {
     (void)a;
     refusal = *why;
     return add(out, 'F');
 }
 
-static int error(const struct request_refusal *why, const char *id, struct cli_text *out)
+static int error(const struct request_refusal *why, const char *id, struct spw_text *out)
 {
     (void)id;
     refusal = *why;

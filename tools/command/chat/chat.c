@@ -49,7 +49,7 @@ static int show(void *context, bool is_reasoning, const char *text, size_t bytes
 
 static int on_text(struct chat *c, const char *text, size_t bytes)
 {
-    SPW_TRY(cli_text_add(&c->reply, text, bytes));
+    SPW_TRY(spw_text_add(&c->reply, text, bytes));
     return spw_splitter_push(&c->splitter, text, bytes, show, c);
 }
 
@@ -299,16 +299,16 @@ void cli_chat_cut(struct chat *c, size_t n)
  * document alone. */
 static int add_question(struct chat *c, const char *question, size_t bytes)
 {
-    struct cli_text message = {0};
+    struct spw_text message = {0};
     const bool reads = c->document && c->document_at == SIZE_MAX;
     size_t n = reads ? c->document_bytes : 0;
     while (question && n > 0 && c->document[n - 1] == '\n')
         n--;
-    int rc = cli_text_add(&message, c->document, n);
+    int rc = spw_text_add(&message, c->document, n);
     if (!rc && question && n > 0)
-        rc = cli_text_add(&message, "\n\n", 2);
+        rc = spw_text_add(&message, "\n\n", 2);
     if (!rc && question)
-        rc = cli_text_add(&message, question, bytes);
+        rc = spw_text_add(&message, question, bytes);
     int code = rc ? cli_fail(CLI_FAILED, "out of memory")
                   : cli_history_add(c->messages, "user", message.text, message.n);
     spw_free(message.text);

@@ -28,7 +28,7 @@ struct chat {
      */
     char *document;
     size_t document_bytes, document_at;
-    struct cli_text reply;        /* of the running answer, with reasoning and its marks */
+    struct spw_text reply;        /* of the running answer, with reasoning and its marks */
     struct spw_splitter splitter; /* of the running answer */
     enum { CHAT_NOTHING, CHAT_REASONING, CHAT_ANSWER } shown; /* what stdout got last of it */
     int write_error; /* -errno of a failed write to stdout, which ends the conversation */

@@ -24,7 +24,7 @@ struct cli_terminal {
     bool dropped;         /* Ctrl-C was pressed on the line */
     bool continuing;      /* the prompt of a continued line */
     unsigned columns;     /* of the window, as the editor knows it; 0: not known */
-    struct cli_text text; /* owned */
+    struct spw_text text; /* owned */
 };
 
 /* ---- the terminal's settings ---- */
@@ -281,7 +281,7 @@ static int read_edited(struct cli_terminal *t)
         keep_history(t, H_SAVE);
     }
     n -= line[n - 1] == '\n';
-    int rc = cli_text_add(&t->text, line, (size_t)n);
+    int rc = spw_text_add(&t->text, line, (size_t)n);
     return rc < 0 ? rc : 1;
 }
 
@@ -302,7 +302,7 @@ static int read_plain(struct cli_terminal *t)
         if (c == '\n')
             break;
         char byte = (char)c;
-        rc = cli_text_add(&t->text, &byte, 1);
+        rc = spw_text_add(&t->text, &byte, 1);
     }
     signal(SIGINT, handler);
     if (c == '\n' && t->text.n > 0 && t->text.text[t->text.n - 1] == '\r') /* a line of Windows */
@@ -317,7 +317,7 @@ static int read_plain(struct cli_terminal *t)
 static int read_line(struct cli_terminal *t, bool continuing)
 {
     t->continuing = continuing;
-    int rc = cli_text_add(&t->text, "", 0);
+    int rc = spw_text_add(&t->text, "", 0);
     if (rc < 0)
         return rc;
     return t->edit ? read_edited(t) : read_plain(t);
@@ -341,7 +341,7 @@ static int read_block(struct cli_terminal *t)
             cut(t, start > 0 ? start - 1 : 0); /* without the last line break */
             return 1;
         }
-        SPW_TRY(cli_text_add(&t->text, "\n", 1));
+        SPW_TRY(spw_text_add(&t->text, "\n", 1));
     }
 }
 

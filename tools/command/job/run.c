@@ -1,7 +1,6 @@
 /* See run.h. */
 #include "tools/command/job/run.h"
 
-#include "base/grow.h"
 #include "tools/command/job/engine.h"
 
 #include <string.h>
@@ -388,15 +387,6 @@ static int submit_some(void *context, struct spw_error *err)
 
 /* ---- events ---- */
 
-static int add_text(struct request_choice *c, const char *text, size_t bytes)
-{
-    SPW_TRY(spw_grow(&c->text, &c->text_capacity, c->n_text + bytes + 1, 1));
-    memcpy(c->text + c->n_text, text, bytes);
-    c->n_text += bytes;
-    c->text[c->n_text] = '\0';
-    return 0;
-}
-
 /* `why` NULL: the item has its answers. */
 static int end_item(struct run *r, struct running *of, const struct request_refusal *why)
 {
@@ -424,7 +414,9 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     struct request *x = of->item;
     struct request_choice *c = &x->choices[r->asked[i].choice];
     if (e->kind == SPW_EVENT_TEXT)
-        return add_text(c, e->text, e->text_bytes) ? spw_fail(err, -ENOMEM, "out of memory") : 0;
+        return spw_text_add(&c->text, e->text, e->text_bytes)
+                   ? spw_fail(err, -ENOMEM, "out of memory")
+                   : 0;
     if (e->kind == SPW_EVENT_TOKEN) {
         r->n_tokens++;
         r->n_begun += r->asked[i].n_tokens++ == 0;

@@ -22,6 +22,11 @@ json_t *cli_json_text(const char *text)
     return value;
 }
 
+json_t *cli_json_grown(const struct spw_text *text)
+{
+    return text->failed ? NULL : json_stringn(text->n ? text->text : "", text->n);
+}
+
 json_t *cli_json_real(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();

@@ -16,6 +16,7 @@
 #ifndef SPW_TOOLS_COMMAND_OUTPUT_JSON_H
 #define SPW_TOOLS_COMMAND_OUTPUT_JSON_H
 
+#include "base/grow.h"
 #include "base/json.h"
 
 struct cli_field {
@@ -25,6 +26,8 @@ struct cli_field {
 
 /* Bytes above 127 become '?' where the text is not UTF-8. NULL gives null. */
 json_t *cli_json_text(const char *text);
+/* The text so far; NULL where some of it is missing. */
+json_t *cli_json_grown(const struct spw_text *text);
 /* null for what JSON has no number for. */
 json_t *cli_json_real(double value);
 json_t *cli_json_count(uint64_t value);

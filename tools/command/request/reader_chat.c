@@ -150,7 +150,7 @@ static const char stand_in[] = "spillway-7f2d9c41e0b35a68";
 
 /* A text that grows, and its plain spans; all owned. */
 struct filled {
-    struct cli_text text;
+    struct spw_text text;
     struct spw_text_span *spans; /* [n_spans] */
     size_t n_spans, n_places;
 };
@@ -177,12 +177,12 @@ static int fill(struct filled *f, const char *form, const struct spw_encoding *m
                 size_t begin, size_t end)
 {
     for (const char *next; (next = strstr(form, stand_in)); form = next + sizeof stand_in - 1) {
-        SPW_TRY(cli_text_add(&f->text, form, (size_t)(next - form)));
+        SPW_TRY(spw_text_add(&f->text, form, (size_t)(next - form)));
         SPW_TRY(add_spans(f, message, begin, end));
-        SPW_TRY(cli_text_add(&f->text, message->text + begin, end - begin));
+        SPW_TRY(spw_text_add(&f->text, message->text + begin, end - begin));
         f->n_places++;
     }
-    return cli_text_add(&f->text, form, strlen(form));
+    return spw_text_add(&f->text, form, strlen(form));
 }
 
 /* The template's text for stand_in with the blanks around the message, which a template may leave
@@ -191,13 +191,13 @@ static int render_form(const struct request_reader *r, const struct spw_encoding
                        size_t begin, size_t end, const json_t *extra, char **form,
                        struct spw_error *err)
 {
-    struct cli_text content = {0};
+    struct spw_text content = {0};
     size_t bytes;
-    int rc = cli_text_add(&content, message->text, begin);
+    int rc = spw_text_add(&content, message->text, begin);
     if (!rc)
-        rc = cli_text_add(&content, stand_in, sizeof stand_in - 1);
+        rc = spw_text_add(&content, stand_in, sizeof stand_in - 1);
     if (!rc)
-        rc = cli_text_add(&content, message->text + end, message->bytes - end);
+        rc = spw_text_add(&content, message->text + end, message->bytes - end);
     json_t *messages =
         rc ? NULL : json_pack("[{s:s, s:s}]", "role", "user", "content", content.text);
     rc = messages ? request_render(r, messages, NULL, extra, NULL, form, &bytes, err) : -ENOMEM;
@@ -299,19 +299,14 @@ static int check_part(size_t i, size_t k, const json_t *part, struct request_ref
 /* Texts with line breaks between them, as vLLM joins them; NULL: out of memory. */
 static json_t *join_parts(const json_t *parts)
 {
-    size_t n = json_array_size(parts), room = 1, bytes = 0;
-    for (size_t k = 0; k < n; k++)
-        room += json_string_length(json_object_get(json_array_get(parts, k), "text")) + 1;
-    char *text = spw_alloc(room);
-    for (size_t k = 0; k < n && text; k++) {
+    struct spw_text all = {0};
+    for (size_t k = 0; k < json_array_size(parts); k++) {
         const json_t *part = json_object_get(json_array_get(parts, k), "text");
-        if (k > 0)
-            text[bytes++] = '\n';
-        memcpy(text + bytes, json_string_value(part), json_string_length(part));
-        bytes += json_string_length(part);
+        spw_text_add(&all, "\n", k > 0);
+        spw_text_add(&all, json_string_value(part), json_string_length(part));
     }
-    json_t *joined = text ? json_stringn(text, bytes) : NULL;
-    spw_free(text);
+    json_t *joined = cli_json_grown(&all);
+    spw_free(all.text);
     return joined;
 }
 

@@ -81,7 +81,7 @@ void request_reader_probe(struct request_reader *r)
 struct folding {
     const struct request_habits *habits;
     json_t *out;          /* owned: the new messages; NULL: out of memory */
-    struct cli_text text; /* of system messages, for the next message of the user */
+    struct spw_text text; /* of system messages, for the next message of the user */
     bool failed;
 };
 
@@ -97,23 +97,23 @@ static bool is_system(const json_t *message)
 }
 
 /* Adds `content` with an empty line before it. */
-static void join(struct folding *f, struct cli_text *to, const char *content, size_t bytes)
+static void join(struct spw_text *to, const char *content, size_t bytes)
 {
-    if (bytes && to->n && cli_text_add(to, "\n\n", 2))
-        f->failed = true;
-    if (bytes && cli_text_add(to, content, bytes))
-        f->failed = true;
+    if (bytes && to->n)
+        spw_text_add(to, "\n\n", 2);
+    if (bytes)
+        spw_text_add(to, content, bytes);
 }
 
-static void join_content(struct folding *f, struct cli_text *to, const json_t *message)
+static void join_content(struct spw_text *to, const json_t *message)
 {
     const json_t *content = json_object_get(message, "content");
-    join(f, to, json_string_value(content), json_string_length(content));
+    join(to, json_string_value(content), json_string_length(content));
 }
 
-static void set_content(struct folding *f, json_t *message, const struct cli_text *text)
+static void set_content(struct folding *f, json_t *message, const struct spw_text *text)
 {
-    if (json_object_set_new(message, "content", json_stringn(text->n ? text->text : "", text->n)))
+    if (json_object_set_new(message, "content", cli_json_grown(text)))
         f->failed = true;
 }
 
@@ -127,7 +127,7 @@ static void add_new(struct folding *f, const char *role)
 {
     const struct cli_field fields[] = {
         {"role", json_string(role)},
-        {"content", json_stringn(f->text.n ? f->text.text : "", f->text.n)},
+        {"content", cli_json_grown(&f->text)},
     };
     if (json_array_append_new(f->out, CLI_OBJECT(fields)))
         f->failed = true;
@@ -143,7 +143,7 @@ static json_t *last_of(const struct folding *f)
 /* The text goes to the end of the message before it, if that is the user's or a tool's result. */
 static void append_text(struct folding *f)
 {
-    struct cli_text both = {0};
+    struct spw_text both = {0};
     json_t *last = last_of(f);
     if (!f->text.n)
         return;
@@ -151,8 +151,8 @@ static void append_text(struct folding *f)
         add_new(f, "user");
         return;
     }
-    join_content(f, &both, last);
-    join(f, &both, f->text.text, f->text.n);
+    join_content(&both, last);
+    join(&both, f->text.text, f->text.n);
     set_content(f, last, &both);
     spw_free(both.text);
     f->text.n = 0;
@@ -162,7 +162,7 @@ static void add_user(struct folding *f, json_t *message)
 {
     json_t *last = last_of(f);
     if (f->text.n) {
-        join_content(f, &f->text, message);
+        join_content(&f->text, message);
         set_content(f, message, &f->text);
         f->text.n = 0;
     }
@@ -170,7 +170,7 @@ static void add_user(struct folding *f, json_t *message)
         add(f, message);
         return;
     }
-    join_content(f, &f->text, message);
+    join_content(&f->text, message);
     append_text(f);
 }
 
@@ -186,7 +186,7 @@ static void add_system(struct folding *f, json_t *message)
         add(f, message);
         return;
     }
-    join_content(f, &f->text, message);
+    join_content(&f->text, message);
     if (has_role(last, "user") || has_role(last, "tool"))
         append_text(f);
 }
@@ -196,7 +196,7 @@ static void fold(struct folding *f, const json_t *messages)
     size_t i = 0;
     const size_t n = json_array_size(messages);
     for (; i < n && is_system(json_array_get(messages, i)); i++)
-        join_content(f, &f->text, json_array_get(messages, i));
+        join_content(&f->text, json_array_get(messages, i));
     if (f->habits->leads && f->text.n)
         add_new(f, "system");
     for (; i < n && !f->failed; i++) {

@@ -52,9 +52,8 @@ static json_t *tool_calls(const struct request_choice *c, size_t choice, const c
         request_call_id(id, "call_", answer_id, choice, i);
         const struct request_call *call = &c->calls[i];
         const struct cli_field function[] = {
-            {"name", json_stringn(call->name.text, call->name.n)},
-            {"arguments",
-             json_stringn(call->arguments.n ? call->arguments.text : "", call->arguments.n)},
+            {"name", cli_json_grown(&call->name)},
+            {"arguments", cli_json_grown(&call->arguments)},
         };
         const struct cli_field fields[] = {
             {"id", json_string(id)},
@@ -64,16 +63,6 @@ static json_t *tool_calls(const struct request_choice *c, size_t choice, const c
         cli_json_append(&list, CLI_OBJECT(fields));
     }
     return list;
-}
-
-static json_t *choice_text(const struct request_choice *c)
-{
-    return json_stringn(c->text ? c->text : "", c->n_text);
-}
-
-static json_t *reasoning_text(const struct request_choice *c)
-{
-    return json_stringn(c->n_reasoning ? c->reasoning : "", c->n_reasoning);
 }
 
 /* The prompt as the request has it; the text of its tokens, if the request has only these. */
@@ -96,22 +85,14 @@ json_t *request_record_prompt(const struct request *x, size_t prompt, const stru
     return text;
 }
 
-/* Takes both references. */
-static json_t *join(json_t *a, json_t *b)
+json_t *request_record_text(const json_t *before, const char *text, size_t bytes)
 {
-    char *text = NULL;
-    size_t n = json_string_length(a), bytes = n + json_string_length(b);
-    if (a && b)
-        text = spw_alloc(bytes + 1);
-    if (text) {
-        memcpy(text, json_string_value(a), n);
-        memcpy(text + n, json_string_value(b), bytes - n);
-    }
-    json_t *both = text ? json_stringn(text, bytes) : NULL;
-    spw_free(text);
-    json_decref(a);
-    json_decref(b);
-    return both;
+    struct spw_text both = {0};
+    spw_text_add(&both, json_string_value(before), json_string_length(before));
+    spw_text_add(&both, text, bytes);
+    json_t *value = cli_json_grown(&both);
+    spw_free(both.text);
+    return value;
 }
 
 static json_t *chat_choice(const struct request *x, size_t i, const struct request_names *names)
@@ -121,8 +102,8 @@ static json_t *chat_choice(const struct request *x, size_t i, const struct reque
     find_id(id, x);
     const struct cli_field message[] = {
         {"role", json_string("assistant")},
-        {c->n_reasoning ? "reasoning_content" : NULL, reasoning_text(c)},
-        {"content", CLI_OR_NULL(c->n_text || !c->n_calls, choice_text(c))},
+        {c->reasoning.n ? "reasoning_content" : NULL, cli_json_grown(&c->reasoning)},
+        {"content", CLI_OR_NULL(c->text.n || !c->n_calls, cli_json_grown(&c->text))},
         {"refusal", json_null()},
         {c->n_calls ? "tool_calls" : NULL, tool_calls(c, i, names->id ? names->id : id)},
     };
@@ -153,10 +134,11 @@ static json_t *completion_choice(const struct request *x, size_t i,
     request_place_free(&place);
     const struct cli_field fields[] = {
         {"index", CLI_JSON(i)},
-        {"text", x->echo ? join(before, choice_text(c)) : choice_text(c)},
+        {"text", x->echo && !before ? NULL : request_record_text(before, c->text.text, c->text.n)},
         {"logprobs", logprobs},
         {"finish_reason", json_string(request_record_finish(c))},
     };
+    json_decref(before);
     return CLI_OBJECT(fields);
 }
 
@@ -259,9 +241,9 @@ static void add_short(json_t **to, const struct request *x, size_t i,
                       const struct request_names *names)
 {
     const struct request_choice *c = &x->choices[i];
-    cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, choice_text(c)));
-    if (c->n_reasoning)
-        cli_json_add(to, "reasoning", reasoning_text(c));
+    cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, cli_json_grown(&c->text)));
+    if (c->reasoning.n)
+        cli_json_add(to, "reasoning", cli_json_grown(&c->reasoning));
     cli_report_result(to, x->prompts[0].n, &c->result);
     if (c->n_reasoning_tokens)
         cli_json_add(to, "n_reasoning", CLI_JSON(c->n_reasoning_tokens));

@@ -14,8 +14,8 @@ static void free_choice(struct request_choice *c)
         spw_free(c->calls[i].arguments.text);
     }
     spw_free(c->calls);
-    spw_free(c->text);
-    spw_free(c->reasoning);
+    spw_free(c->text.text);
+    spw_free(c->reasoning.text);
     spw_result_free(&c->result);
 }
 
@@ -37,21 +37,12 @@ void request_free(struct request *x)
     *x = (struct request){0};
 }
 
-static int add_text(char **text, size_t *n, size_t *capacity, const struct spw_answer_piece *p)
-{
-    SPW_TRY(spw_grow(text, capacity, *n + p->bytes + 1, 1));
-    memcpy(*text + *n, p->text, p->bytes);
-    *n += p->bytes;
-    (*text)[*n] = '\0';
-    return 0;
-}
-
 int request_add_piece(struct request_choice *c, const struct spw_answer_piece *p)
 {
     if (p->kind == SPW_PIECE_TEXT)
-        return add_text(&c->text, &c->n_text, &c->text_capacity, p);
+        return spw_text_add(&c->text, p->text, p->bytes);
     if (p->kind == SPW_PIECE_REASONING)
-        return add_text(&c->reasoning, &c->n_reasoning, &c->reasoning_capacity, p);
+        return spw_text_add(&c->reasoning, p->text, p->bytes);
     if (p->kind == SPW_PIECE_CALL) {
         SPW_TRY(spw_grow(&c->calls, &c->calls_capacity, c->n_calls + 1, sizeof *c->calls));
         c->calls[c->n_calls++] = (struct request_call){0};
@@ -60,7 +51,7 @@ int request_add_piece(struct request_choice *c, const struct spw_answer_piece *p
     call->is_complete = p->kind == SPW_PIECE_CALL_END;
     if (call->is_complete)
         return 0;
-    return cli_text_add(p->kind == SPW_PIECE_CALL ? &call->name : &call->arguments, p->text,
+    return spw_text_add(p->kind == SPW_PIECE_CALL ? &call->name : &call->arguments, p->text,
                         p->bytes);
 }
 
@@ -104,18 +95,16 @@ static int add_piece(void *choice, const struct spw_answer_piece *p)
 int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t)
 {
     struct request_choice *c = &x->choices[choice];
-    char *text = c->text;
-    const size_t n = c->n_text;
+    const struct spw_text whole = c->text;
     struct spw_answer_parts *parts;
-    if (!text)
+    if (!whole.text)
         return 0;
     SPW_TRY(request_open_parts(x, choice, &parts));
-    c->text = NULL;
-    c->n_text = c->text_capacity = 0;
-    int rc = spw_answer_parts_push(parts, text, n, add_piece, c);
+    c->text = (struct spw_text){0};
+    int rc = spw_answer_parts_push(parts, whole.text, whole.n, add_piece, c);
     rc = rc ? rc : spw_answer_parts_finish(parts, add_piece, c);
     spw_answer_parts_close(parts);
-    spw_free(text);
+    spw_free(whole.text);
     return rc ? rc : request_count_reasoning(x, choice, t);
 }
 

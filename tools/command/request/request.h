@@ -25,17 +25,15 @@ struct request_prompt {
 
 /* A call of a tool in an answer. */
 struct request_call {
-    struct cli_text name, arguments; /* arguments: a JSON text, incomplete if the call is */
+    struct spw_text name, arguments; /* arguments: a JSON text, incomplete if the call is */
     bool is_complete;
 };
 
 /* One answer of an item. */
 struct request_choice {
-    /* Owned; without stop strings and special tokens; NULL: no text. When the answer has ended,
-     * `text` is without the reasoning. */
-    char *text, *reasoning;
-    size_t n_text, n_reasoning, text_capacity;
-    size_t reasoning_capacity;
+    /* Without stop strings and special tokens. When the answer has ended, `text` is without the
+     * reasoning. */
+    struct spw_text text, reasoning;
     struct request_call *calls; /* owned, [n_calls] */
     size_t n_calls, calls_capacity;
     uint64_t n_reasoning_tokens; /* of the result's tokens */

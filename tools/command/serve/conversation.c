@@ -14,17 +14,12 @@ bool serve_is_type(const json_t *object, const char *type)
     return strcmp(serve_word(object, "type"), type) == 0;
 }
 
-int serve_add_text(struct cli_text *to, const char *between, const json_t *text)
+int serve_add_text(struct spw_text *to, const char *between, const json_t *text)
 {
     const size_t n = json_string_length(text);
     if (n && to->n)
-        SPW_TRY(cli_text_add(to, between, strlen(between)));
-    return n ? cli_text_add(to, json_string_value(text), n) : 0;
-}
-
-json_t *serve_text_value(const struct cli_text *text)
-{
-    return json_stringn(text->n ? text->text : "", text->n);
+        SPW_TRY(spw_text_add(to, between, strlen(between)));
+    return n ? spw_text_add(to, json_string_value(text), n) : 0;
 }
 
 int serve_append(struct serve_conversation *c, json_t *message)
@@ -39,46 +34,44 @@ json_t *serve_last_with(const struct serve_conversation *c, const char *role)
     return strcmp(serve_word(last, "role"), role) == 0 ? last : NULL;
 }
 
-static int append_text(struct serve_conversation *c, const char *role, const struct cli_text *text)
+static int append_text(struct serve_conversation *c, const char *role, const struct spw_text *text)
 {
     const struct cli_field fields[] = {{"role", json_string(role)},
-                                       {"content", serve_text_value(text)}};
+                                       {"content", cli_json_grown(text)}};
     return serve_append(c, CLI_OBJECT(fields));
 }
 
 /* The text of `message` under `key` grows by a line. */
 static int join(struct serve_conversation *c, json_t *message, const char *key,
-                const struct cli_text *text)
+                const struct spw_text *text)
 {
-    struct cli_text both = {0};
-    json_t *added = serve_text_value(text);
-    int rc = added ? serve_add_text(&both, "", json_object_get(message, key)) : -ENOMEM;
-    if (!rc)
-        rc = serve_add_text(&both, "\n", added);
-    if (!rc && json_object_set_new(message, key, serve_text_value(&both)))
-        rc = -ENOMEM;
-    json_decref(added);
+    struct spw_text both = {0};
+    serve_add_text(&both, "", json_object_get(message, key));
+    if (text->n && both.n)
+        spw_text_add(&both, "\n", 1);
+    spw_text_add(&both, text->text, text->n);
+    const int rc = json_object_set_new(message, key, cli_json_grown(&both));
     spw_free(both.text);
     return rc ? request_refuse_memory(c->why) : 0;
 }
 
-int serve_add_message(struct serve_conversation *c, const char *role, const struct cli_text *text)
+int serve_add_message(struct serve_conversation *c, const char *role, const struct spw_text *text)
 {
     json_t *last = serve_last_with(c, role);
     return last ? join(c, last, "content", text) : append_text(c, role, text);
 }
 
-int serve_add_system(struct serve_conversation *c, const struct cli_text *text)
+int serve_add_system(struct serve_conversation *c, const struct spw_text *text)
 {
     return text->n ? append_text(c, "system", text) : 0;
 }
 
-int serve_add_result(struct serve_conversation *c, const char *call_id, const struct cli_text *text)
+int serve_add_result(struct serve_conversation *c, const char *call_id, const struct spw_text *text)
 {
     const struct cli_field fields[] = {
         {"role", json_string("tool")},
         {"tool_call_id", json_string(call_id)},
-        {"content", serve_text_value(text)},
+        {"content", cli_json_grown(text)},
     };
     return serve_append(c, CLI_OBJECT(fields));
 }
@@ -92,7 +85,7 @@ static const char *reasoning_key(const struct spw_chat_template *t)
                : "reasoning_content";
 }
 
-int serve_add_reasoning(struct serve_conversation *c, const struct cli_text *reasoning)
+int serve_add_reasoning(struct serve_conversation *c, const struct spw_text *reasoning)
 {
     return reasoning->n
                ? join(c, serve_last_with(c, "assistant"), reasoning_key(c->r->template), reasoning)

@@ -154,7 +154,7 @@ int serve_exchange_add(struct serve_exchange *x, const char *bytes, size_t n)
     /* An answer in one body is read only when it has ended: it is bounded by its length. */
     if (x->wish.stream && n_unread(x) + n > SERVE_MOST_UNREAD + x->largest)
         x->gone = true;
-    const int rc = x->gone ? -EPIPE : cli_text_add(&x->out, bytes, n);
+    const int rc = x->gone ? -EPIPE : spw_text_add(&x->out, bytes, n);
     pthread_cond_signal(&x->changed);
     pthread_mutex_unlock(&x->mutex);
     return rc;
@@ -172,7 +172,7 @@ void serve_exchange_end(struct serve_exchange *x, uint64_t logits_hash)
 void serve_exchange_refuse(struct serve_exchange *x, const struct request_refusal *why,
                            uint32_t retry_after)
 {
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     /* Only the engine's side writes these two. */
     const bool in_stream = x->started && x->wish.stream;
     int rc = in_stream ? x->protocol->failed(&x->answer, why, &text)
@@ -184,7 +184,7 @@ void serve_exchange_refuse(struct serve_exchange *x, const struct request_refusa
         x->retry_after = retry_after;
     }
     if (!rc && text.n)
-        rc = cli_text_add(&x->out, text.text, text.n);
+        rc = spw_text_add(&x->out, text.text, text.n);
     x->gone = x->gone || rc; /* without memory: the connection closes */
     x->started = x->ended = true;
     pthread_cond_signal(&x->changed);

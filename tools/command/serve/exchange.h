@@ -34,7 +34,7 @@ struct serve_exchange {
     int status;              /* of HTTP */
     uint32_t retry_after;    /* seconds, with status 429 or 503; 0: none */
     uint64_t logits_hash;    /* of choice 0; 0: none */
-    struct cli_text out;     /* bytes; the first `n_taken` were sent */
+    struct spw_text out;     /* bytes; the first `n_taken` were sent */
     size_t n_taken, largest; /* largest: bytes that one call has added */
 };
 

@@ -235,7 +235,7 @@ static struct serve_head read_head(struct MHD_Connection *c, const char *method,
 static void drop_body(struct open_call *c)
 {
     spw_free(c->call.body.text);
-    c->call.body = (struct cli_text){0};
+    c->call.body = (struct spw_text){0};
     serve_share_give_back(&c->call.share);
 }
 
@@ -266,7 +266,7 @@ static enum MHD_Result begin(struct open_call *c)
 
 static void keep_body(struct open_call *c, const char *bytes, size_t n)
 {
-    if (cli_text_add(&c->call.body, bytes, n))
+    if (spw_text_add(&c->call.body, bytes, n))
         request_refuse(&c->why, 503, "no_memory", NULL, "out of memory");
     else
         serve_share_grow(&c->call.share, c->call.body.capacity, &c->why);

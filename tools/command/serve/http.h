@@ -14,7 +14,7 @@
 struct serve_call {
     char id[40]; /* no other request has it */
     struct serve_head head;
-    struct cli_text body;
+    struct spw_text body;
     struct serve_share share; /* of the server's room, for the body; may be moved away */
 };
 
@@ -23,7 +23,7 @@ struct serve_reply {
     int status;
     const char *content_type, *allow; /* allow: the methods, with 405 */
     uint32_t retry_after;             /* seconds; 0: none */
-    struct cli_text body;             /* owned */
+    struct spw_text body;             /* owned */
     struct serve_exchange *exchange;  /* held; NULL: none */
 };
 

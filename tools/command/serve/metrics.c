@@ -180,7 +180,7 @@ void serve_metrics_observe(struct serve_metrics *m, enum serve_metric row, doubl
 /* ---- the text ---- */
 
 struct writer {
-    struct cli_text *out;
+    struct spw_text *out;
     const char *model; /* escaped */
     int rc;
 };
@@ -193,7 +193,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct writer *w, const ch
     const int n = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     if (!w->rc)
-        w->rc = cli_text_add(w->out, line, (size_t)spw_min_u64((uint64_t)n, sizeof line - 1));
+        w->rc = spw_text_add(w->out, line, (size_t)spw_min_u64((uint64_t)n, sizeof line - 1));
 }
 
 static void write_histogram(struct writer *w, const struct row *r, const struct value *v)
@@ -234,7 +234,7 @@ static void escape(char *to, size_t bytes, const char *from)
     to[n] = '\0';
 }
 
-int serve_metrics_write(struct serve_metrics *m, const char *model, struct cli_text *out)
+int serve_metrics_write(struct serve_metrics *m, const char *model, struct spw_text *out)
 {
     char name[512];
     struct value found[N_COUNTS], values[SERVE_N_METRICS];

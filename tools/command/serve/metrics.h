@@ -34,6 +34,6 @@ void serve_metrics_count(struct serve_metrics *m, const struct serve_counters *c
 void serve_metrics_add(struct serve_metrics *m, enum serve_metric row);
 void serve_metrics_observe(struct serve_metrics *m, enum serve_metric row, double value);
 /* 0 or -ENOMEM. */
-int serve_metrics_write(struct serve_metrics *m, const char *model, struct cli_text *out);
+int serve_metrics_write(struct serve_metrics *m, const char *model, struct spw_text *out);
 
 #endif

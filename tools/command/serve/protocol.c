@@ -195,26 +195,26 @@ int serve_set_effort(json_t *body, const char *effort, const struct request_read
 
 /* ---- bytes ---- */
 
-int serve_add_json(struct cli_text *out, json_t *value)
+int serve_add_json(struct spw_text *out, json_t *value)
 {
     char *text = spw_json_dump(value, JSON_COMPACT);
-    int rc = text ? cli_text_add(out, text, strlen(text)) : -ENOMEM;
+    int rc = text ? spw_text_add(out, text, strlen(text)) : -ENOMEM;
     spw_free(text);
     json_decref(value);
     return rc;
 }
 
-int serve_add_event(struct cli_text *out, const char *name, json_t *value)
+int serve_add_event(struct spw_text *out, const char *name, json_t *value)
 {
     char line[64];
     snprintf(line, sizeof line, "%s%s%sdata: ", name ? "event: " : "", name ? name : "",
              name ? "\n" : "");
-    int rc = cli_text_add(out, line, strlen(line));
+    int rc = spw_text_add(out, line, strlen(line));
     if (rc)
         json_decref(value);
     else
         rc = serve_add_json(out, value);
-    return rc ? rc : cli_text_add(out, "\n\n", 2);
+    return rc ? rc : spw_text_add(out, "\n\n", 2);
 }
 
 void serve_add_progress(json_t **event, const struct serve_progress *p)
@@ -268,7 +268,7 @@ json_t *serve_openai_error(const struct request_refusal *why)
 }
 
 int serve_write_openai_error(const struct request_refusal *why, const char *id,
-                             struct cli_text *out)
+                             struct spw_text *out)
 {
     (void)id; /* only a header has it */
     return serve_add_json(out, serve_openai_error(why));

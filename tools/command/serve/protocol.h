@@ -48,16 +48,16 @@ struct serve_protocol {
     int (*read)(struct request *x, struct serve_wish *wish, json_t *body, struct request_reader *r,
                 struct request_refusal *why);
     /* Each adds bytes to `out`: 0 or -ENOMEM. */
-    int (*begin)(struct serve_answer *a, struct cli_text *out);
-    int (*progress)(struct serve_answer *a, const struct serve_progress *p, struct cli_text *out);
+    int (*begin)(struct serve_answer *a, struct spw_text *out);
+    int (*progress)(struct serve_answer *a, const struct serve_progress *p, struct spw_text *out);
     int (*piece)(struct serve_answer *a, size_t choice, const struct spw_answer_piece *p,
-                 struct cli_text *out);
-    int (*end_choice)(struct serve_answer *a, size_t choice, struct cli_text *out);
-    int (*end)(struct serve_answer *a, struct cli_text *out);
-    int (*failed)(struct serve_answer *a, const struct request_refusal *why, struct cli_text *out);
-    int (*whole)(struct serve_answer *a, struct cli_text *out);
+                 struct spw_text *out);
+    int (*end_choice)(struct serve_answer *a, size_t choice, struct spw_text *out);
+    int (*end)(struct serve_answer *a, struct spw_text *out);
+    int (*failed)(struct serve_answer *a, const struct request_refusal *why, struct spw_text *out);
+    int (*whole)(struct serve_answer *a, struct spw_text *out);
     /* `id`: of the request, as that of an answer; "": it has none. */
-    int (*error)(const struct request_refusal *why, const char *id, struct cli_text *out);
+    int (*error)(const struct request_refusal *why, const char *id, struct spw_text *out);
     void (*close)(struct serve_answer *a);
 };
 

@@ -157,7 +157,7 @@ static int open_answer(struct serve_answer *a)
     return a->own ? 0 : -ENOMEM;
 }
 
-static int begin_chat(struct serve_answer *a, struct cli_text *out)
+static int begin_chat(struct serve_answer *a, struct spw_text *out)
 {
     SPW_TRY(open_answer(a));
     for (size_t i = 0; i < serve_n_choices(a); i++) {
@@ -172,7 +172,7 @@ static int begin_chat(struct serve_answer *a, struct cli_text *out)
 }
 
 static int progress_chat(struct serve_answer *a, const struct serve_progress *p,
-                         struct cli_text *out)
+                         struct spw_text *out)
 {
     json_t *event = chunk(a, chat_choice(a, 0, json_object(), NULL, false), false);
     serve_add_progress(&event, p);
@@ -200,7 +200,7 @@ static json_t *call_delta(const struct serve_answer *a, size_t i, const struct s
 }
 
 static int piece_chat(struct serve_answer *a, size_t i, const struct spw_answer_piece *p,
-                      struct cli_text *out)
+                      struct spw_text *out)
 {
     static const char *const names[] = {[SPW_PIECE_TEXT] = "content",
                                         [SPW_PIECE_REASONING] = "reasoning_content",
@@ -215,29 +215,29 @@ static int piece_chat(struct serve_answer *a, size_t i, const struct spw_answer_
                            chunk(a, chat_choice(a, i, CLI_OBJECT(delta), NULL, true), false));
 }
 
-static int end_choice_chat(struct serve_answer *a, size_t i, struct cli_text *out)
+static int end_choice_chat(struct serve_answer *a, size_t i, struct spw_text *out)
 {
     const char *finish = request_record_finish(&a->request->choices[i]);
     return serve_add_event(out, NULL,
                            chunk(a, chat_choice(a, i, json_object(), finish, true), false));
 }
 
-static int end_answer(struct serve_answer *a, struct cli_text *out)
+static int end_answer(struct serve_answer *a, struct spw_text *out)
 {
     static const char done[] = "data: [DONE]\n\n";
     if (a->wish->include_usage)
         SPW_TRY(serve_add_event(out, NULL, chunk(a, NULL, true)));
-    return cli_text_add(out, done, sizeof done - 1);
+    return spw_text_add(out, done, sizeof done - 1);
 }
 
 static int fail_answer(struct serve_answer *a, const struct request_refusal *why,
-                       struct cli_text *out)
+                       struct spw_text *out)
 {
     (void)a;
     return serve_add_event(out, NULL, serve_openai_error(why));
 }
 
-static int write_whole(struct serve_answer *a, struct cli_text *out)
+static int write_whole(struct serve_answer *a, struct spw_text *out)
 {
     const struct request_names names = serve_names(a);
     json_t *body = request_record_body(a->request, &names);
@@ -261,20 +261,8 @@ static json_t *new_logprobs(const struct serve_answer *a, size_t i, const json_t
     return request_completion_logprobs(&c, &((struct written *)a->own)[i].place);
 }
 
-/* The first text of a choice has the prompt before it, if the client wants that. */
-static json_t *text_with_prompt(const json_t *echo, const char *text, size_t bytes)
-{
-    struct cli_text both = {0};
-    int rc = echo ? cli_text_add(&both, json_string_value(echo), json_string_length(echo)) : 0;
-    if (!rc)
-        rc = cli_text_add(&both, text, bytes);
-    json_t *value = rc ? NULL : json_stringn(both.text, both.n);
-    spw_free(both.text);
-    return value;
-}
-
 static int add_text(struct serve_answer *a, size_t i, const char *text, size_t bytes,
-                    const char *finish, struct cli_text *out)
+                    const char *finish, struct spw_text *out)
 {
     const struct request *x = a->request;
     struct written *w = (struct written *)a->own + i;
@@ -287,7 +275,7 @@ static int add_text(struct serve_answer *a, size_t i, const char *text, size_t b
     w->has_begun = true;
     const struct cli_field fields[] = {
         {"index", CLI_JSON(i)},
-        {"text", text_with_prompt(echo, text, bytes)},
+        {"text", request_record_text(echo, text, bytes)},
         {"logprobs", CLI_OR_NULL(x->logprobs, new_logprobs(a, i, echo))},
         {"finish_reason", CLI_JSON(finish)},
     };
@@ -296,14 +284,14 @@ static int add_text(struct serve_answer *a, size_t i, const char *text, size_t b
     return rc;
 }
 
-static int begin_completion(struct serve_answer *a, struct cli_text *out)
+static int begin_completion(struct serve_answer *a, struct spw_text *out)
 {
     (void)out;
     return open_answer(a);
 }
 
 static int progress_completion(struct serve_answer *a, const struct serve_progress *p,
-                               struct cli_text *out)
+                               struct spw_text *out)
 {
     const struct cli_field choice[] = {
         {"index", CLI_JSON(0)},
@@ -318,12 +306,12 @@ static int progress_completion(struct serve_answer *a, const struct serve_progre
 
 /* A completion has no parts: its text is all that it has. */
 static int piece_completion(struct serve_answer *a, size_t i, const struct spw_answer_piece *p,
-                            struct cli_text *out)
+                            struct spw_text *out)
 {
     return p->kind == SPW_PIECE_TEXT ? add_text(a, i, p->text, p->bytes, NULL, out) : 0;
 }
 
-static int end_choice_completion(struct serve_answer *a, size_t i, struct cli_text *out)
+static int end_choice_completion(struct serve_answer *a, size_t i, struct spw_text *out)
 {
     return add_text(a, i, "", 0, request_record_finish(&a->request->choices[i]), out);
 }

@@ -44,7 +44,7 @@ static json_t *function_of(const json_t *tool)
 
 /* The client has loaded a tool later: its description stands here, since the begin of the prompt
  * must not change. */
-static int add_reference(struct serve_conversation *c, const json_t *block, struct cli_text *to)
+static int add_reference(struct serve_conversation *c, const json_t *block, struct spw_text *to)
 {
     const json_t *tool = find_tool(c, serve_word(block, "tool_name"));
     if (!tool)
@@ -61,7 +61,7 @@ static int add_reference(struct serve_conversation *c, const json_t *block, stru
 
 /* A text, or the texts of blocks. 0, or -errno with the reason. */
 static int read_text(struct serve_conversation *c, const json_t *content, const char *between,
-                     struct cli_text *to)
+                     struct spw_text *to)
 {
     int rc = json_is_string(content) ? serve_add_text(to, between, content) : 0;
     for (size_t i = 0; i < json_array_size(content) && !rc; i++) {
@@ -80,7 +80,7 @@ static int read_text(struct serve_conversation *c, const json_t *content, const 
 
 static int add_result(struct serve_conversation *c, const json_t *block)
 {
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     int rc = read_text(c, json_object_get(block, "content"), "\n", &text);
     if (!rc)
         rc = serve_add_result(c, serve_word(block, "tool_use_id"), &text);
@@ -90,7 +90,7 @@ static int add_result(struct serve_conversation *c, const json_t *block)
 
 static int add_user(struct serve_conversation *c, const json_t *content)
 {
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     const size_t before = json_array_size(c->out);
     for (size_t i = 0; i < json_array_size(content); i++)
         if (serve_is_type(json_array_get(content, i), "tool_result"))
@@ -106,7 +106,7 @@ static int add_part(struct serve_conversation *c, const json_t *block)
 {
     json_t *input = json_object_get(block, "input");
     if (serve_is_type(block, "thinking")) {
-        struct cli_text text = {0};
+        struct spw_text text = {0};
         int rc = serve_add_text(&text, "", json_object_get(block, "thinking"));
         rc = rc ? request_refuse_memory(c->why) : serve_add_reasoning(c, &text);
         spw_free(text.text);
@@ -120,7 +120,7 @@ static int add_part(struct serve_conversation *c, const json_t *block)
 
 static int add_assistant(struct serve_conversation *c, const json_t *content)
 {
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     int rc = read_text(c, content, "\n", &text);
     if (!rc)
         rc = serve_add_message(c, "assistant", &text);
@@ -140,7 +140,7 @@ static bool is_billing(const json_t *text)
 
 static int add_system(struct serve_conversation *c, json_t *content)
 {
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     for (size_t i = json_array_size(content); i-- > 0;)
         if (is_billing(json_object_get(json_array_get(content, i), "text")))
             json_array_remove(content, i);

@@ -71,7 +71,7 @@ static const char *stop_reason(const struct serve_answer *a)
 }
 
 /* The object without its last brace: the caller adds a member whose text it has, and the brace. */
-static int add_open(struct cli_text *out, json_t *object)
+static int add_open(struct spw_text *out, json_t *object)
 {
     SPW_TRY(serve_add_json(out, object));
     out->n--;
@@ -98,20 +98,20 @@ static json_t *text_block(const char *text, size_t bytes)
 /* Without "input". */
 static json_t *call_block(const struct serve_answer *a, size_t i)
 {
-    const struct cli_text *name = &a->request->choices[0].calls[i].name;
+    const struct spw_text *name = &a->request->choices[0].calls[i].name;
     char id[48];
     request_call_id(id, "toolu_", a->id, 0, i);
     const struct cli_field fields[] = {
         {"type", json_string("tool_use")},
         {"id", json_string(id)},
-        {"name", json_stringn(name->text, name->n)},
+        {"name", cli_json_grown(name)},
     };
     return CLI_OBJECT(fields);
 }
 
-static int add_raw(struct cli_text *out, const char *text)
+static int add_raw(struct spw_text *out, const char *text)
 {
-    return cli_text_add(out, text, strlen(text));
+    return spw_text_add(out, text, strlen(text));
 }
 
 /* ---- whole bodies ---- */
@@ -129,26 +129,26 @@ static int is_whole(const struct request_call *call)
     return rc == -ENOMEM ? rc : is_object;
 }
 
-static int add_call(const struct serve_answer *a, size_t i, struct cli_text *out)
+static int add_call(const struct serve_answer *a, size_t i, struct spw_text *out)
 {
-    const struct cli_text *arguments = &a->request->choices[0].calls[i].arguments;
+    const struct spw_text *arguments = &a->request->choices[0].calls[i].arguments;
     SPW_TRY(add_open(out, call_block(a, i)));
     SPW_TRY(add_raw(out, ",\"input\":"));
-    SPW_TRY(cli_text_add(out, arguments->text, arguments->n));
+    SPW_TRY(spw_text_add(out, arguments->text, arguments->n));
     return add_raw(out, "}");
 }
 
-static int add_blocks(const struct serve_answer *a, struct cli_text *out)
+static int add_blocks(const struct serve_answer *a, struct spw_text *out)
 {
     const struct request_choice *c = &a->request->choices[0];
     const size_t begin = out->n;
-    if (c->n_reasoning)
-        SPW_TRY(serve_add_json(
-            out,
-            thinking_block(c->reasoning, a->wish->hides_reasoning ? 0 : c->n_reasoning, true)));
-    if (c->n_text) {
+    if (c->reasoning.n)
+        SPW_TRY(serve_add_json(out, thinking_block(c->reasoning.text,
+                                                   a->wish->hides_reasoning ? 0 : c->reasoning.n,
+                                                   true)));
+    if (c->text.n) {
         SPW_TRY(add_raw(out, out->n > begin ? "," : ""));
-        SPW_TRY(serve_add_json(out, text_block(c->text, c->n_text)));
+        SPW_TRY(serve_add_json(out, text_block(c->text.text, c->text.n)));
     }
     for (size_t i = 0; i < c->n_calls; i++) {
         const int whole = is_whole(&c->calls[i]);
@@ -173,14 +173,14 @@ static json_t *head_of(const struct serve_answer *a)
     return CLI_OBJECT(fields);
 }
 
-static int write_whole(struct serve_answer *a, struct cli_text *out)
+static int write_whole(struct serve_answer *a, struct spw_text *out)
 {
     const struct cli_field end[] = {
         {"stop_reason", json_string(stop_reason(a))},
         {"stop_sequence", stop_sequence(a)},
         {"usage", usage(a)},
     };
-    struct cli_text rest = {0};
+    struct spw_text rest = {0};
     int rc = serve_add_json(&rest, CLI_OBJECT(end));
     if (!rc)
         rc = add_open(out, head_of(a));
@@ -191,7 +191,7 @@ static int write_whole(struct serve_answer *a, struct cli_text *out)
     if (!rc)
         rc = add_raw(out, "],");
     if (!rc)
-        rc = cli_text_add(out, rest.text + 1, rest.n - 1);
+        rc = spw_text_add(out, rest.text + 1, rest.n - 1);
     spw_free(rest.text);
     return rc;
 }
@@ -200,7 +200,7 @@ static int write_whole(struct serve_answer *a, struct cli_text *out)
 
 /* The event {"type": NAME, "index": the open block's, KEY: value}; KEY NULL: without. */
 static int add_block_event(const struct serve_answer *a, const char *name, const char *key,
-                           json_t *value, struct cli_text *out)
+                           json_t *value, struct spw_text *out)
 {
     const struct writing *w = a->own;
     const struct cli_field fields[] = {
@@ -212,14 +212,14 @@ static int add_block_event(const struct serve_answer *a, const char *name, const
 }
 
 static int add_delta(const struct serve_answer *a, const char *type, const char *key,
-                     const char *text, size_t bytes, struct cli_text *out)
+                     const char *text, size_t bytes, struct spw_text *out)
 {
     const struct cli_field delta[] = {{"type", json_string(type)},
                                       {key, json_stringn(text, bytes)}};
     return add_block_event(a, "content_block_delta", "delta", CLI_OBJECT(delta), out);
 }
 
-static int close_block(const struct serve_answer *a, struct cli_text *out)
+static int close_block(const struct serve_answer *a, struct spw_text *out)
 {
     struct writing *w = a->own;
     if (w->open == BLOCK_NONE)
@@ -234,7 +234,7 @@ static int close_block(const struct serve_answer *a, struct cli_text *out)
 
 /* Takes the reference of `block`. */
 static int open_block(const struct serve_answer *a, enum block kind, json_t *block,
-                      struct cli_text *out)
+                      struct spw_text *out)
 {
     struct writing *w = a->own;
     int rc = close_block(a, out);
@@ -246,7 +246,7 @@ static int open_block(const struct serve_answer *a, enum block kind, json_t *blo
     return add_block_event(a, "content_block_start", "content_block", block, out);
 }
 
-static int add_ping(const struct serve_progress *p, struct cli_text *out)
+static int add_ping(const struct serve_progress *p, struct spw_text *out)
 {
     const struct cli_field fields[] = {{"type", json_string("ping")}};
     json_t *event = CLI_OBJECT(fields);
@@ -255,7 +255,7 @@ static int add_ping(const struct serve_progress *p, struct cli_text *out)
     return serve_add_event(out, "ping", event);
 }
 
-static int begin_answer(struct serve_answer *a, struct cli_text *out)
+static int begin_answer(struct serve_answer *a, struct spw_text *out)
 {
     a->own = spw_alloc_zero(1, sizeof(struct writing));
     if (!a->own)
@@ -275,14 +275,14 @@ static int begin_answer(struct serve_answer *a, struct cli_text *out)
 }
 
 static int add_progress(struct serve_answer *a, const struct serve_progress *p,
-                        struct cli_text *out)
+                        struct spw_text *out)
 {
     (void)a;
     return add_ping(p, out);
 }
 
 static int add_reasoning(struct serve_answer *a, const struct spw_answer_piece *p,
-                         struct cli_text *out)
+                         struct spw_text *out)
 {
     struct writing *w = a->own;
     if (w->open != BLOCK_THINKING)
@@ -292,7 +292,7 @@ static int add_reasoning(struct serve_answer *a, const struct spw_answer_piece *
     return ++w->n_hidden % PIECES_A_PING == 0 ? add_ping(NULL, out) : 0;
 }
 
-static int add_text(struct serve_answer *a, const struct spw_answer_piece *p, struct cli_text *out)
+static int add_text(struct serve_answer *a, const struct spw_answer_piece *p, struct spw_text *out)
 {
     const struct writing *w = a->own;
     if (w->open != BLOCK_TEXT)
@@ -301,7 +301,7 @@ static int add_text(struct serve_answer *a, const struct spw_answer_piece *p, st
 }
 
 static int begin_call(struct serve_answer *a, const struct spw_answer_piece *p,
-                      struct cli_text *out)
+                      struct spw_text *out)
 {
     json_t *block = call_block(a, p->call);
     cli_json_add(&block, "input", json_object());
@@ -310,7 +310,7 @@ static int begin_call(struct serve_answer *a, const struct spw_answer_piece *p,
 }
 
 static int add_piece(struct serve_answer *a, size_t choice, const struct spw_answer_piece *p,
-                     struct cli_text *out)
+                     struct spw_text *out)
 {
     (void)choice; /* there is one */
     switch (p->kind) {
@@ -328,7 +328,7 @@ static int add_piece(struct serve_answer *a, size_t choice, const struct spw_ans
     return 0;
 }
 
-static int end_choice(struct serve_answer *a, size_t choice, struct cli_text *out)
+static int end_choice(struct serve_answer *a, size_t choice, struct spw_text *out)
 {
     (void)choice;
     SPW_TRY(close_block(a, out));
@@ -344,7 +344,7 @@ static int end_choice(struct serve_answer *a, size_t choice, struct cli_text *ou
     return serve_add_event(out, "message_delta", CLI_OBJECT(fields));
 }
 
-static int end_answer(struct serve_answer *a, struct cli_text *out)
+static int end_answer(struct serve_answer *a, struct spw_text *out)
 {
     (void)a;
     const struct cli_field fields[] = {{"type", json_string("message_stop")}};
@@ -375,12 +375,12 @@ static json_t *error_of(const struct request_refusal *why, const char *id)
 }
 
 static int fail_answer(struct serve_answer *a, const struct request_refusal *why,
-                       struct cli_text *out)
+                       struct spw_text *out)
 {
     return serve_add_event(out, "error", error_of(why, a->id));
 }
 
-static int write_error(const struct request_refusal *why, const char *id, struct cli_text *out)
+static int write_error(const struct request_refusal *why, const char *id, struct spw_text *out)
 {
     return serve_add_json(out, error_of(why, id));
 }

@@ -12,9 +12,9 @@ extern const struct serve_protocol serve_chat, serve_completions, serve_response
 /* ---- bytes ---- all take the reference of the value; NULL: out of memory; 0 or -ENOMEM */
 
 /* The value as the whole body of an answer. */
-int serve_add_json(struct cli_text *out, json_t *value);
+int serve_add_json(struct spw_text *out, json_t *value);
 /* An event of a stream; `name` NULL: it has no line "event:". */
-int serve_add_event(struct cli_text *out, const char *name, json_t *value);
+int serve_add_event(struct spw_text *out, const char *name, json_t *value);
 
 /* Adds {"spillway": {...}} to an event: how far the prompt is. */
 void serve_add_progress(json_t **event, const struct serve_progress *p);
@@ -26,7 +26,7 @@ size_t serve_n_choices(const struct serve_answer *a);
 /* The error of chat, completions and responses. */
 json_t *serve_openai_error(const struct request_refusal *why);
 int serve_write_openai_error(const struct request_refusal *why, const char *id,
-                             struct cli_text *out);
+                             struct spw_text *out);
 
 /* ---- bodies ---- */
 

@@ -14,7 +14,7 @@ static int refuse_part(struct serve_conversation *c, const json_t *part, const c
 }
 
 /* A text, or the texts of parts. */
-static int read_text(struct serve_conversation *c, const json_t *content, struct cli_text *to)
+static int read_text(struct serve_conversation *c, const json_t *content, struct spw_text *to)
 {
     static const char *const texts[] = {"input_text", "output_text", "text", "reasoning_text",
                                         "summary_text"};
@@ -37,7 +37,7 @@ static int add_message(struct serve_conversation *c, const json_t *item)
 {
     static const char *const roles[] = {"user", "assistant", "system", "developer"};
     const char *role = serve_word(item, "role");
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     bool is_known = false;
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         is_known = is_known || strcmp(role, roles[i]) == 0;
@@ -49,7 +49,7 @@ static int add_message(struct serve_conversation *c, const json_t *item)
         rc = serve_add_message(c, role, &text);
     else if (!rc && strcmp(role, "user") == 0) {
         const struct cli_field fields[] = {{"role", json_string(role)},
-                                           {"content", serve_text_value(&text)}};
+                                           {"content", cli_json_grown(&text)}};
         rc = serve_append(c, CLI_OBJECT(fields));
     } else if (!rc)
         rc = serve_add_system(c, &text);
@@ -60,14 +60,14 @@ static int add_message(struct serve_conversation *c, const json_t *item)
 /* The message of the assistant's turn, which begins here if it has not begun. */
 static int begin_turn(struct serve_conversation *c)
 {
-    const struct cli_text none = {0};
+    const struct spw_text none = {0};
     return serve_last_with(c, "assistant") ? 0 : serve_add_message(c, "assistant", &none);
 }
 
 static int add_reasoning(struct serve_conversation *c, const json_t *item)
 {
     const json_t *content = json_object_get(item, "content");
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     int rc =
         read_text(c, json_array_size(content) ? content : json_object_get(item, "summary"), &text);
     if (!rc && text.n)
@@ -101,7 +101,7 @@ static int add_other_call(struct serve_conversation *c, const json_t *item)
 
 static int add_output(struct serve_conversation *c, const json_t *item)
 {
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     int rc = read_text(c, json_object_get(item, "output"), &text);
     if (!rc)
         rc = serve_add_result(c, serve_word(item, "call_id"), &text);
@@ -138,7 +138,7 @@ static int add_input(struct serve_conversation *c, const json_t *body)
 {
     const json_t *instructions = json_object_get(body, "instructions");
     const json_t *input = json_object_get(body, "input");
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     int rc = serve_add_text(&text, "", instructions) ? request_refuse_memory(c->why)
                                                      : serve_add_system(c, &text);
     text.n = 0;

@@ -47,15 +47,11 @@ static const struct request_choice *choice_of(const struct serve_answer *a)
 static json_t *text_of(const struct serve_answer *a, const struct item *item, bool is_empty)
 {
     const struct request_choice *c = choice_of(a);
-    if (is_empty)
-        return json_string("");
-    if (item->kind != ITEM_CALL && item->begin == item->end)
+    if (is_empty || (item->kind != ITEM_CALL && item->begin == item->end))
         return json_string("");
     if (item->kind == ITEM_CALL)
-        return json_stringn(c->calls[item->call].arguments.n ? c->calls[item->call].arguments.text
-                                                             : "",
-                            c->calls[item->call].arguments.n);
-    return json_stringn((item->kind == ITEM_MESSAGE ? c->text : c->reasoning) + item->begin,
+        return cli_json_grown(&c->calls[item->call].arguments);
+    return json_stringn((item->kind == ITEM_MESSAGE ? &c->text : &c->reasoning)->text + item->begin,
                         item->end - item->begin);
 }
 
@@ -91,12 +87,12 @@ static json_t *part_of(const struct serve_answer *a, const struct item *item, bo
 static json_t *call_fields(const struct serve_answer *a, size_t i, bool is_empty)
 {
     const struct item *item = &((struct writing *)a->own)->items[i];
-    const struct cli_text *name = &choice_of(a)->calls[item->call].name;
+    const struct spw_text *name = &choice_of(a)->calls[item->call].name;
     char id[48];
     request_call_id(id, "call_", a->id, 0, item->call);
     const struct cli_field fields[] = {
         {"call_id", json_string(id)},
-        {"name", json_stringn(name->text, name->n)},
+        {"name", cli_json_grown(name)},
         {"arguments", text_of(a, item, is_empty)},
     };
     return CLI_OBJECT(fields);
@@ -241,7 +237,7 @@ static json_t *item_event(const struct serve_answer *a, const char *name, bool h
 
 /* Takes the reference of `value`. */
 static int add_item_event(const struct serve_answer *a, const char *name, bool has_id,
-                          const char *key, json_t *value, struct cli_text *out)
+                          const char *key, json_t *value, struct spw_text *out)
 {
     json_t *event = item_event(a, name, has_id);
     cli_json_add(&event, key, value);
@@ -250,7 +246,7 @@ static int add_item_event(const struct serve_answer *a, const char *name, bool h
 
 /* Takes the reference of `response`. */
 static int add_response(const struct serve_answer *a, const char *name, json_t *response,
-                        const struct serve_progress *p, struct cli_text *out)
+                        const struct serve_progress *p, struct spw_text *out)
 {
     json_t *event = event_of(a, name);
     cli_json_add(&event, "response", response);
@@ -259,7 +255,7 @@ static int add_response(const struct serve_answer *a, const char *name, json_t *
     return serve_add_event(out, name, event);
 }
 
-static int add_done(const struct serve_answer *a, const struct item *item, struct cli_text *out)
+static int add_done(const struct serve_answer *a, const struct item *item, struct spw_text *out)
 {
     json_t *event = item_event(a, kinds[item->kind].done, true);
     cli_json_add(&event, kinds[item->kind].done_key, text_of(a, item, false));
@@ -268,7 +264,7 @@ static int add_done(const struct serve_answer *a, const struct item *item, struc
     return serve_add_event(out, kinds[item->kind].done, event);
 }
 
-static int close_item(const struct serve_answer *a, struct cli_text *out)
+static int close_item(const struct serve_answer *a, struct spw_text *out)
 {
     struct writing *w = a->own;
     if (!w->is_open)
@@ -284,7 +280,7 @@ static int close_item(const struct serve_answer *a, struct cli_text *out)
 }
 
 static int open_item(const struct serve_answer *a, enum kind kind, size_t begin, size_t call,
-                     struct cli_text *out)
+                     struct spw_text *out)
 {
     struct writing *w = a->own;
     SPW_TRY(close_item(a, out));
@@ -298,7 +294,7 @@ static int open_item(const struct serve_answer *a, enum kind kind, size_t begin,
 }
 
 static int add_delta(const struct serve_answer *a, const struct spw_answer_piece *p,
-                     struct cli_text *out)
+                     struct spw_text *out)
 {
     struct writing *w = a->own;
     const struct item *item = &w->items[w->n - 1];
@@ -319,7 +315,7 @@ static int open_answer(struct serve_answer *a)
     return a->own ? 0 : -ENOMEM;
 }
 
-static int begin_answer(struct serve_answer *a, struct cli_text *out)
+static int begin_answer(struct serve_answer *a, struct spw_text *out)
 {
     SPW_TRY(open_answer(a));
     SPW_TRY(
@@ -329,7 +325,7 @@ static int begin_answer(struct serve_answer *a, struct cli_text *out)
 }
 
 static int add_progress(struct serve_answer *a, const struct serve_progress *p,
-                        struct cli_text *out)
+                        struct spw_text *out)
 {
     return add_response(a, "response.in_progress", response_of(a, "in_progress", json_null()), p,
                         out);
@@ -337,11 +333,11 @@ static int add_progress(struct serve_answer *a, const struct serve_progress *p,
 
 /* A piece of text or reasoning, which the choice has already. */
 static int add_content(struct serve_answer *a, const struct spw_answer_piece *p,
-                       struct cli_text *out)
+                       struct spw_text *out)
 {
     struct writing *w = a->own;
     const enum kind kind = p->kind == SPW_PIECE_TEXT ? ITEM_MESSAGE : ITEM_REASONING;
-    const size_t end = kind == ITEM_MESSAGE ? choice_of(a)->n_text : choice_of(a)->n_reasoning;
+    const size_t end = (kind == ITEM_MESSAGE ? &choice_of(a)->text : &choice_of(a)->reasoning)->n;
     if (!w->is_open || w->items[w->n - 1].kind != kind)
         SPW_TRY(open_item(a, kind, end - p->bytes, 0, out));
     w->items[w->n - 1].end = end;
@@ -349,7 +345,7 @@ static int add_content(struct serve_answer *a, const struct spw_answer_piece *p,
 }
 
 static int add_piece(struct serve_answer *a, size_t choice, const struct spw_answer_piece *p,
-                     struct cli_text *out)
+                     struct spw_text *out)
 {
     (void)choice; /* there is one */
     switch (p->kind) {
@@ -366,13 +362,13 @@ static int add_piece(struct serve_answer *a, size_t choice, const struct spw_ans
     return 0;
 }
 
-static int end_choice(struct serve_answer *a, size_t choice, struct cli_text *out)
+static int end_choice(struct serve_answer *a, size_t choice, struct spw_text *out)
 {
     (void)choice;
     return close_item(a, out);
 }
 
-static int end_answer(struct serve_answer *a, struct cli_text *out)
+static int end_answer(struct serve_answer *a, struct spw_text *out)
 {
     char name[32];
     snprintf(name, sizeof name, "response.%s", status_of(a));
@@ -390,7 +386,7 @@ static const char *code_of(const struct request_refusal *why)
 }
 
 static int fail_answer(struct serve_answer *a, const struct request_refusal *why,
-                       struct cli_text *out)
+                       struct spw_text *out)
 {
     const struct cli_field error[] = {{"code", json_string(code_of(why))},
                                       {"message", CLI_JSON((const char *)why->message)}};
@@ -413,16 +409,16 @@ static int find_items(const struct serve_answer *a)
 {
     const struct request_choice *c = choice_of(a);
     struct writing *w = a->own;
-    if (c->n_reasoning)
-        SPW_TRY(begin_item(w, ITEM_REASONING, 0, c->n_reasoning, 0));
-    if (c->n_text || !c->n_calls)
-        SPW_TRY(begin_item(w, ITEM_MESSAGE, 0, c->n_text, 0));
+    if (c->reasoning.n)
+        SPW_TRY(begin_item(w, ITEM_REASONING, 0, c->reasoning.n, 0));
+    if (c->text.n || !c->n_calls)
+        SPW_TRY(begin_item(w, ITEM_MESSAGE, 0, c->text.n, 0));
     for (size_t i = 0; i < c->n_calls; i++)
         SPW_TRY(begin_item(w, ITEM_CALL, 0, 0, i));
     return 0;
 }
 
-static int write_whole(struct serve_answer *a, struct cli_text *out)
+static int write_whole(struct serve_answer *a, struct spw_text *out)
 {
     SPW_TRY(open_answer(a));
     SPW_TRY(find_items(a));

@@ -118,7 +118,7 @@ static int answer_root(struct serve_server *s, struct serve_call *call, struct s
 {
     (void)s, (void)call;
     reply->content_type = "text/html; charset=utf-8";
-    return cli_text_add(&reply->body, page_texts[0].text, strlen(page_texts[0].text))
+    return spw_text_add(&reply->body, page_texts[0].text, strlen(page_texts[0].text))
                ? request_refuse_memory(why)
                : 0;
 }
@@ -199,7 +199,7 @@ static int reply_tokens(struct serve_server *s, struct serve_call *call, const j
 
 /* A body that a protocol reads, as far as its tokens. The caller frees *x. */
 static int read_tokens(const struct serve_server *s, const struct serve_protocol *p,
-                       struct cli_text *body, struct request *x, struct request_refusal *why)
+                       struct spw_text *body, struct request *x, struct request_refusal *why)
 {
     struct serve_wish wish;
     struct request_reader reader = s->reader;

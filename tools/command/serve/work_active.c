@@ -30,7 +30,7 @@ static void fail(struct serve_active *a, const struct request_refusal *why)
 }
 
 /* Sends what a protocol has written, if its result is 0. */
-static void send_text(struct serve_active *a, int rc, struct cli_text *text)
+static void send_text(struct serve_active *a, int rc, struct spw_text *text)
 {
     struct request_refusal why;
     if (!rc && text->n && !a->fails)
@@ -54,7 +54,7 @@ static int emit(void *context, const struct spw_answer_piece *piece)
 {
     const struct piece_context *to = context;
     struct serve_exchange *x = to->a->x;
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     SPW_TRY(request_add_piece(&x->request.choices[to->choice], piece));
     if (x->wish.stream && !to->a->fails)
         send_text(to->a, x->protocol->piece(&x->answer, to->choice, piece, &text), &text);
@@ -127,7 +127,7 @@ struct serve_exchange *serve_active_let_go(struct serve_work *w, struct serve_ac
 void serve_active_begin(struct serve_work *w, struct serve_exchange *x)
 {
     struct request_refusal why;
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     const size_t n = x->request.n_prompts * x->request.n_choices;
     struct serve_ask *asks = spw_alloc_zero(n, sizeof *asks);
     if (!asks || spw_grow(&w->active, &w->capacity, w->n_active + 1, sizeof *w->active)) {
@@ -155,7 +155,7 @@ static void end_exchange(struct serve_work *w, struct serve_active *a)
 {
     struct serve_exchange *x = a->x;
     const struct serve_protocol *p = x->protocol;
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     int rc = x->wish.stream ? p->end(&x->answer, &text) : p->whole(&x->answer, &text);
     const double now = cli_now_seconds();
     const struct spw_result *r = &x->request.choices[0].result;
@@ -225,7 +225,7 @@ static void end_choice(struct serve_work *w, struct serve_active *a, size_t choi
 {
     struct serve_exchange *x = a->x;
     struct request_choice *c = &x->request.choices[choice];
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     struct request_refusal why;
     const bool failed = request_failed(&why, e);
     c->result = (struct spw_result){0}; /* it was lent */
@@ -285,7 +285,7 @@ static void tell(struct serve_work *w, struct serve_active *a, uint32_t n_before
 {
     const size_t choice = find_reading(a);
     const struct request *x = &a->x->request;
-    struct cli_text text = {0};
+    struct spw_text text = {0};
     if (choice == a->n || !a->x->wish.stream || a->fails)
         return;
     struct serve_progress s = {.n_read = spw_batch_n_read(w->e.batch, a->asks[choice].id, p),

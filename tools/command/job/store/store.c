@@ -57,7 +57,7 @@ static int append(struct job_store *s, struct job_record r, char *text, int out)
         s->has_lines = s->is_dirty = true;
         if (out >= 0)
             short_of_memory =
-                cli_text_add(&s->texts[out], line + JOB_RECORD_HEAD, bytes - JOB_RECORD_HEAD);
+                spw_text_add(&s->texts[out], line + JOB_RECORD_HEAD, bytes - JOB_RECORD_HEAD);
     }
     spw_free(line);
     s->has_failed |= rc || short_of_memory;

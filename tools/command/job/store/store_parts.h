@@ -70,7 +70,7 @@ enum { JOB_OUTPUT, JOB_ERRORS, JOB_N_OUTS };
 
 struct job_store {
     struct job_log state, outs[JOB_N_OUTS];
-    struct cli_text texts[JOB_N_OUTS]; /* lines that are not in the files yet */
+    struct spw_text texts[JOB_N_OUTS]; /* lines that are not in the files yet */
     bool has_begun;                    /* commits are allowed */
     bool is_dirty;                     /* the state has grown since the last flush */
     struct job_table table;

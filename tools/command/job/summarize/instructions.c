@@ -221,7 +221,7 @@ static int append_value(struct job_filled *out, enum placeholder which, const st
         out->plain[out->n_plain++] =
             (struct spw_text_span){out->text.n, out->text.n + value->bytes};
     }
-    return cli_text_add(&out->text, value->text, value->bytes);
+    return spw_text_add(&out->text, value->text, value->bytes);
 }
 
 /* Whether a line has a placeholder without a value, and no {text}. */
@@ -252,7 +252,7 @@ static int fill_line(const char *line, size_t line_bytes, enum job_task task,
             SPW_TRY(append_value(out, which, &values[which]));
             i += word;
         } else {
-            SPW_TRY(cli_text_add(&out->text, line + i++, 1));
+            SPW_TRY(spw_text_add(&out->text, line + i++, 1));
         }
     }
     return 0;
@@ -273,7 +273,7 @@ int job_instructions_fill(const struct job_instructions *x, enum job_task task,
         [TEXT] = {v->text, v->text_bytes},
     };
     *out = (struct job_filled){0};
-    int rc = cli_text_add(&out->text, "", 0);
+    int rc = spw_text_add(&out->text, "", 0);
     for (const char *line = x->texts[task]; *line && !rc;) {
         size_t bytes = strcspn(line, "\n");
         bytes += line[bytes] == '\n';

@@ -38,7 +38,7 @@ struct job_values {
 
 /* A text, and the parts of it that come from a document: {text} and {title}. */
 struct job_filled {
-    struct cli_text text;
+    struct spw_text text;
     struct spw_text_span *plain; /* owned, [n_plain], in order */
     size_t n_plain;
 };

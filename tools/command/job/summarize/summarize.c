@@ -244,7 +244,7 @@ static int answered(void *context, struct request *item)
     struct job_summarize *s = context;
     struct job_summary *x = (struct job_summary *)item;
     const struct request_choice *c = &item->choices[0];
-    if (c->n_reasoning && !c->n_text) {
+    if (c->reasoning.n && !c->text.n) {
         struct request_refusal why;
         request_refuse(
             &why, 500, NULL, "max_new_tokens",

@@ -260,25 +260,16 @@ int job_work_record(const struct job_summarize *s, struct job_work *w, size_t no
 }
 
 /* The texts of summaries, with blank lines between them. */
-static int join(const struct job_work *w, const struct job_node *node, char **out, size_t *bytes)
+static int join(const struct job_work *w, const struct job_node *node, struct spw_text *out)
 {
     const char *text;
     size_t n;
-    *bytes = 0;
     for (size_t i = node->begin; i < node->end; i++) {
         job_node_text(&w->nodes[i], &text, &n);
-        *bytes += n + 2;
+        spw_text_add(out, text, n);
+        spw_text_add(out, "\n\n", 2);
     }
-    char *at = *out = spw_alloc(*bytes);
-    if (!at)
-        return -ENOMEM;
-    for (size_t i = node->begin; i < node->end; i++) {
-        job_node_text(&w->nodes[i], &text, &n);
-        memcpy(at, text, n);
-        memcpy(at + n, "\n\n", 2);
-        at += n + 2;
-    }
-    return 0;
+    return out->failed ? -ENOMEM : 0;
 }
 
 /* ---- items ---- */
@@ -288,13 +279,14 @@ static int encode_node(struct job_summarize *s, struct job_work *w, const struct
 {
     struct job_values values = {0};
     if (node->level) {
-        char *text;
+        struct spw_text text = {0};
+        int rc = join(w, node, &text) ? request_refuse_memory(why) : 0;
         values.n_parts = node->end - node->begin;
-        if (join(w, node, &text, &values.text_bytes))
-            return request_refuse_memory(why);
-        values.text = text;
-        int rc = encode(s, JOB_MERGE, w, values, out, why);
-        spw_free(text);
+        values.text = text.text;
+        values.text_bytes = text.n;
+        if (!rc)
+            rc = encode(s, JOB_MERGE, w, values, out, why);
+        spw_free(text.text);
         return rc;
     }
     if (w->n_nodes == 1) {
