@@ -64,7 +64,7 @@ static int refuse(const struct parser *p, const char *expected)
 /* -1 at the end. */
 static int peek(struct parser *p)
 {
-    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r'))
+    while (p->at < p->end && spw_is_blank(*p->at))
         p->at++;
     return p->at < p->end ? (unsigned char)*p->at : -1;
 }

@@ -13,18 +13,6 @@
 
 /* ---- which style ---- */
 
-static int add_specials(struct spw_tool_form *f, const struct spw_tokenizer *t, const char *mark)
-{
-    int32_t *ids;
-    size_t n;
-    SPW_TRY(spw_tokenizer_encode(t, mark, strlen(mark), false, &ids, &n, NULL));
-    for (size_t i = 0; i < n && f->n_specials < SPW_TOKENIZER_MOST_SHOWN; i++)
-        if (spw_tokenizer_is_special(t, ids[i]))
-            f->specials[f->n_specials++] = ids[i];
-    spw_free(ids);
-    return 0;
-}
-
 static const struct spw_tool_style *find_style(const struct spw_chat_template *t,
                                                const struct spw_tokenizer *tokenizer)
 {
@@ -45,11 +33,11 @@ int spw_tool_form_find(struct spw_tool_form *out, const struct spw_chat_template
     if (!s || !tokenizer)
         return 0;
     for (size_t i = 0; i < SPW_TOOL_MOST_STARTS && s->starts[i]; i++)
-        SPW_TRY(add_specials(out, tokenizer, s->starts[i]));
+        SPW_TRY(spw_marks_add(&out->specials, tokenizer, s->starts[i]));
     for (size_t i = 0; i < SPW_TOOL_MOST_INSIDE && s->inside[i]; i++)
-        SPW_TRY(add_specials(out, tokenizer, s->inside[i]));
+        SPW_TRY(spw_marks_add(&out->specials, tokenizer, s->inside[i]));
     for (size_t i = 0; i < SPW_TOOL_MOST_PASSES && s->passes[i]; i++)
-        SPW_TRY(add_specials(out, tokenizer, s->passes[i]));
+        SPW_TRY(spw_marks_add(&out->specials, tokenizer, s->passes[i]));
     return 0;
 }
 
@@ -110,15 +98,10 @@ void spw_parts_drop(struct spw_answer_parts *a, size_t n)
         memmove(a->held, a->held + n, a->n);
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 static size_t spaces(const char *text, size_t n)
 {
     size_t i = 0;
-    while (i < n && is_space(text[i]))
+    while (i < n && spw_is_blank(text[i]))
         i++;
     return i;
 }

@@ -16,9 +16,8 @@ extern "C" {
 struct spw_tool_style;
 
 struct spw_tool_form {
-    const struct spw_tool_style *style;         /* NULL: the model has none */
-    int32_t specials[SPW_TOKENIZER_MOST_SHOWN]; /* of its marks: the text must have them */
-    size_t n_specials;
+    const struct spw_tool_style *style; /* NULL: the model has none */
+    struct spw_marks specials;
 };
 /* 0, or -errno of the tokenizer. `t` and `tokenizer` may be NULL. */
 int spw_tool_form_find(struct spw_tool_form *out, const struct spw_chat_template *t,

@@ -36,15 +36,14 @@ static bool is_token(const struct spw_tokenizer *t, const char *mark)
     return spw_tokenizer_id(t, mark) >= 0;
 }
 
-static int add_specials(struct spw_reasoning_form *f, const struct spw_tokenizer *t,
-                        const char *mark)
+int spw_marks_add(struct spw_marks *m, const struct spw_tokenizer *t, const char *mark)
 {
     int32_t *ids;
     size_t n;
     SPW_TRY(spw_tokenizer_encode(t, mark, strlen(mark), false, &ids, &n, NULL));
-    for (size_t i = 0; i < n && f->n_specials < SPW_TOKENIZER_MOST_SHOWN; i++)
+    for (size_t i = 0; i < n && m->n < SPW_TOKENIZER_MOST_SHOWN; i++)
         if (spw_tokenizer_is_special(t, ids[i]))
-            f->specials[f->n_specials++] = ids[i];
+            m->ids[m->n++] = ids[i];
     spw_free(ids);
     return 0;
 }
@@ -53,8 +52,8 @@ static int find_channels(struct spw_reasoning_form *f, const struct spw_tokenize
 {
     f->has_channels = true;
     for (size_t i = 0; i < N_ENDS; i++)
-        SPW_TRY(add_specials(f, t, ends[i]));
-    return add_specials(f, t, message_mark);
+        SPW_TRY(spw_marks_add(&f->specials, t, ends[i]));
+    return spw_marks_add(&f->specials, t, message_mark);
 }
 
 int spw_reasoning_find(struct spw_reasoning_form *out, const struct spw_chat_template *t,
@@ -71,24 +70,19 @@ int spw_reasoning_find(struct spw_reasoning_form *out, const struct spw_chat_tem
         out->open = open;
         out->close = close;
         out->bare = bare;
-        SPW_TRY(add_specials(out, tokenizer, open));
-        return add_specials(out, tokenizer, close);
+        SPW_TRY(spw_marks_add(&out->specials, tokenizer, open));
+        return spw_marks_add(&out->specials, tokenizer, close);
     }
     return 0;
-}
-
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
 /* Also without the white space at the end of the mark itself. */
 bool spw_reasoning_is_open(const struct spw_reasoning_form *f, const char *prompt, size_t bytes)
 {
     size_t n = f->open ? strlen(f->open) : 0;
-    while (n > 0 && is_space(f->open[n - 1]))
+    while (n > 0 && spw_is_blank(f->open[n - 1]))
         n--;
-    while (bytes > 0 && is_space(prompt[bytes - 1]))
+    while (bytes > 0 && spw_is_blank(prompt[bytes - 1]))
         bytes--;
     return n > 0 && bytes >= n && !memcmp(prompt + bytes - n, f->open, n);
 }
@@ -237,7 +231,7 @@ static int read_start(struct out *o, char c)
     struct spw_splitter *s = o->s;
     size_t n_space = 0;
     s->held[s->n_held++] = c;
-    while (n_space < s->n_held && is_space(s->held[n_space]))
+    while (n_space < s->n_held && spw_is_blank(s->held[n_space]))
         n_space++;
     const enum fit open = fit_one(s, n_space, s->form.open);
     const enum fit bare = s->form.bare ? fit_one(s, n_space, s->form.bare) : NO_MARK;
@@ -333,7 +327,7 @@ int spw_reasoning_count(uint64_t *out, const struct spw_reasoning_form *form, bo
     if (!spw_reasoning_has_marks(form))
         return 0;
     SPW_TRY(spw_detokenizer_init(&d, t, true));
-    spw_detokenizer_show(d, form->specials, form->n_specials);
+    spw_detokenizer_show(d, form->specials.ids, form->specials.n);
     spw_splitter_init(&s, form, is_open);
     for (size_t i = 0; i < n && !rc; i++) {
         const bool was_reasoning = s.state == SPW_SPLIT_REASONING;

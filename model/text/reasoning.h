@@ -22,14 +22,20 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+/* The special tokens of a form's marks. The text of an answer must have them, although it has no
+ * other special tokens (spw_request.shown). */
+struct spw_marks {
+    int32_t ids[SPW_TOKENIZER_MOST_SHOWN];
+    size_t n;
+};
+/* Adds those of one mark. 0, or -errno of the tokenizer. */
+int spw_marks_add(struct spw_marks *m, const struct spw_tokenizer *t, const char *mark);
+
 struct spw_reasoning_form {
     const char *open, *close; /* static texts: the pair; both NULL: there is none */
     const char *bare;         /* what begins an answer without reasoning; NULL: nothing does */
     bool has_channels;
-    /* The special tokens of the marks. The text of an answer must have them, although it has no
-     * other special tokens (spw_request.shown). */
-    int32_t specials[SPW_TOKENIZER_MOST_SHOWN];
-    size_t n_specials;
+    struct spw_marks specials;
 };
 
 /* Finds the form of a model: its chat template has the marks in its text, or its tokenizer has a

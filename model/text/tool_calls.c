@@ -13,14 +13,9 @@
 
 /* ---- held bytes ---- */
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 size_t spw_tool_skip(const struct spw_answer_parts *a, size_t at)
 {
-    while (at < a->n && is_space(a->held[at]))
+    while (at < a->n && spw_is_blank(a->held[at]))
         at++;
     return at;
 }

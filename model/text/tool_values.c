@@ -69,7 +69,7 @@ bool spw_tool_allows(const json_t *parameters, const char *key, const char *type
 static bool scan_byte(struct spw_json_scan *s, char c)
 {
     const bool opens = c == '{' || c == '[', closes = c == '}' || c == ']';
-    const bool separates = c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == ',' || c == ':';
+    const bool separates = spw_is_blank(c) || c == ',' || c == ':';
     if (!s->depth && s->has_begun && (closes || separates))
         return false;
     if (closes && !s->depth)
@@ -172,21 +172,13 @@ static void add_python(struct spw_text *t, const char *raw, size_t bytes)
     }
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 char *spw_tool_value(const char *raw, size_t bytes)
 {
     struct spw_text t = {0};
     char one[8];
     const char *all = raw;
     const size_t n_all = bytes;
-    for (; bytes && is_space(raw[0]); raw++)
-        bytes--;
-    while (bytes && is_space(raw[bytes - 1]))
-        bytes--;
+    spw_trim(&raw, &bytes);
     if (is_json(raw, bytes))
         spw_text_add(&t, raw, bytes);
     else

@@ -143,7 +143,7 @@ static int compare_tokens(const struct cli_options *o, const struct spw_tokenize
     return 0;
 }
 
-int cli_check_draft_model(const struct cli_options *o, const struct cli_model *m)
+static int check_draft_model(const struct cli_options *o, const struct cli_model *m)
 {
     struct cli_model drafter = {0};
     if (!o->draft_model && o->drafts == SPW_DRAFTS_MODEL)
@@ -157,6 +157,24 @@ int cli_check_draft_model(const struct cli_options *o, const struct cli_model *m
         code = compare_tokens(o, m->tokenizer, drafter.tokenizer);
     cli_model_close(&drafter);
     return code;
+}
+
+static int check_biases(const struct cli_options *o, uint32_t vocab)
+{
+    const struct spw_sampling s = cli_sampling(o);
+    for (size_t i = 0; i < s.n_logit_bias; i++)
+        if ((uint32_t)s.logit_bias[i].token >= vocab)
+            return cli_fail(CLI_REFUSED, "--logit-bias: found the token id %d, expected 0 to %u",
+                            (int)s.logit_bias[i].token, vocab - 1);
+    return 0;
+}
+
+int cli_check_answers(const struct cli_options *o, const struct cli_model *m)
+{
+    int code = cli_check_stops(o, m->tokenizer);
+    if (!code)
+        code = check_biases(o, m->config.vocab);
+    return code ? code : check_draft_model(o, m);
 }
 
 int cli_engine_open(struct spw_engine **out, struct cli_events *events, const struct cli_options *o,

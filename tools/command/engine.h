@@ -21,9 +21,10 @@ static inline bool cli_is_too_small(int rc)
 int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
                      struct spw_error *err);
 struct spw_sampling cli_sampling(const struct cli_options *o);
-/* Refuses a --draft-model whose tokens are not those of the model m, which is open. An exit code.
- */
-int cli_check_draft_model(const struct cli_options *o, const struct cli_model *m);
+/* Refuses options of answers that do not fit to the model m, which is open: a --stop that is no
+ * text, a --logit-bias of a token that m does not have, a --draft-model whose tokens are others
+ * than those of m. An exit code. */
+int cli_check_answers(const struct cli_options *o, const struct cli_model *m);
 /* Opens the engine for the model o->operand, and prints its first events and notes: limits that are
  * not known, the device, a --kv-dtype that the model does not pass. 0, or an exit code after a line
  * on stderr. */

@@ -582,14 +582,9 @@ static void say_template(const struct run *r)
 
 static int read_inputs(struct run *r)
 {
-    const struct spw_sampling sampling = cli_sampling(r->o);
-    int code = cli_check_stops(r->o, r->model.tokenizer);
+    int code = cli_check_answers(r->o, &r->model);
     if (!code)
         code = open_grammar(r);
-    if (!code)
-        code = cli_check_biases("--logit-bias", &sampling, r->model.config.vocab);
-    if (!code)
-        code = cli_check_draft_model(r->o, &r->model);
     if (code)
         return code;
     code = r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)

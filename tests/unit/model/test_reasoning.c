@@ -242,26 +242,27 @@ static bool is_pair(const struct spw_reasoning_form *f, const char *open)
 static void test_forms(void)
 {
     struct spw_reasoning_form f = form_of("{{ messages }}", "<x>", true);
-    CHECK(is_pair(&f, NULL) && !f.n_specials && !spw_reasoning_has_marks(&f));
+    CHECK(is_pair(&f, NULL) && !f.specials.n && !spw_reasoning_has_marks(&f));
     f = form_of("{{ '</think>' }}", "<x>", true);
-    CHECK(is_pair(&f, "<think>") && !f.n_specials && spw_reasoning_has_marks(&f));
+    CHECK(is_pair(&f, "<think>") && !f.specials.n && spw_reasoning_has_marks(&f));
     f = form_of(NULL, "<think>,</think>", false);
-    CHECK(is_pair(&f, "<think>") && !f.n_specials);
+    CHECK(is_pair(&f, "<think>") && !f.specials.n);
     f = form_of("x", "<think>", false); /* one of the pair is not enough */
     CHECK(is_pair(&f, NULL));
     f = form_of("x", "<think>,</think>", true);
-    CHECK(is_pair(&f, "<think>") && f.n_specials == 2 && f.specials[0] == BYTE_TOKENIZER_VOCAB &&
-          f.specials[1] == BYTE_TOKENIZER_VOCAB + 1);
+    CHECK(is_pair(&f, "<think>") && f.specials.n == 2 &&
+          f.specials.ids[0] == BYTE_TOKENIZER_VOCAB &&
+          f.specials.ids[1] == BYTE_TOKENIZER_VOCAB + 1);
     f = form_of("x", "[THINK],[/THINK]", true);
-    CHECK(is_pair(&f, "[THINK]") && f.n_specials == 2);
+    CHECK(is_pair(&f, "[THINK]") && f.specials.n == 2);
     f = form_of("x <channel|>", "<|channel>,<channel|>", true);
-    CHECK(is_pair(&f, "<|channel>thought\n") && f.n_specials == 2);
+    CHECK(is_pair(&f, "<|channel>thought\n") && f.specials.n == 2);
     f = form_of("x", "<|think|>,<|content|>,<|begin|>,<|end|>", true);
-    CHECK(is_pair(&f, "<|think|>") && f.n_specials == 4 && !strcmp(f.bare, "<|content|>"));
+    CHECK(is_pair(&f, "<|think|>") && f.specials.n == 4 && !strcmp(f.bare, "<|content|>"));
     f = form_of("x", "<|think|>,<|begin|>,<|end|>", true);
     CHECK(is_pair(&f, NULL));
     f = form_of("x", "<|start|>,<|end|>,<|message|>,<|channel|>,<|return|>,<|call|>", true);
-    CHECK(f.has_channels && f.n_specials == 6 && spw_reasoning_has_marks(&f));
+    CHECK(f.has_channels && f.specials.n == 6 && spw_reasoning_has_marks(&f));
 }
 
 /* Real templates, with a tokenizer that has none of the marks but those of gpt-oss: their forms;

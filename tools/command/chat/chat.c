@@ -196,8 +196,8 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
         .ignore_eos = c->o->ignore_eos,
         .session = c->session,
         .text = true,
-        .shown = cli_prompt_form(c->prompt)->specials,
-        .n_shown = cli_prompt_form(c->prompt)->n_specials,
+        .shown = cli_prompt_form(c->prompt)->specials.ids,
+        .n_shown = cli_prompt_form(c->prompt)->specials.n,
     };
     /* the last token is chosen but not computed: it needs no room in the context */
     request.max_new_tokens =
@@ -465,12 +465,7 @@ static int open_chat(struct chat *c)
     const struct cli_options *o = c->o;
     int code = cli_model_open(&c->model, o->operand, true);
     if (code == 0)
-        code = cli_check_stops(o, c->model.tokenizer);
-    const struct spw_sampling sampling = cli_sampling(o);
-    if (code == 0)
-        code = cli_check_biases("--logit-bias", &sampling, c->model.config.vocab);
-    if (code == 0)
-        code = cli_check_draft_model(o, &c->model);
+        code = cli_check_answers(o, &c->model);
     if (code == 0)
         code = cli_prompt_open(&c->prompt, o, &c->model);
     if (code == 0)

@@ -225,7 +225,7 @@ static size_t tokens_of_reply(const struct cli_prompt *p, const struct spw_resul
     size_t n, n_out = 0, found = SIZE_MAX;
     if (spw_detokenizer_init(&d, p->model->tokenizer, true) < 0)
         return SIZE_MAX;
-    spw_detokenizer_show(d, p->form.specials, p->form.n_specials);
+    spw_detokenizer_show(d, p->form.specials.ids, p->form.specials.n);
     for (size_t i = 0; i < p->n_tokens; i++)
         if (spw_detokenizer_push(d, p->tokens[i], &text, &n) < 0)
             goto end;

@@ -177,15 +177,6 @@ int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t voc
     return 0;
 }
 
-int cli_check_biases(const char *source, const struct spw_sampling *s, uint32_t vocab)
-{
-    for (size_t i = 0; i < s->n_logit_bias; i++)
-        if ((uint32_t)s->logit_bias[i].token >= vocab)
-            return cli_fail(CLI_REFUSED, "%s: found the token id %d, expected 0 to %u", source,
-                            (int)s->logit_bias[i].token, vocab - 1);
-    return 0;
-}
-
 void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n)
 {
     size_t n_unnamed = 0, last = 0;

@@ -57,8 +57,6 @@ int cli_encode_file(const struct spw_tokenizer *t, const char *path, bool add_sp
                     int32_t **ids, size_t *n);
 /* Refuses a --stop that is empty or not UTF-8. `t` may be NULL without --stop. */
 int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t);
-/* Refuses a bias of a token that the model does not have. */
-int cli_check_biases(const char *source, const struct spw_sampling *s, uint32_t vocab);
 int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab);
 /* The most tokens that a prompt and its answer may have together: --context, else what the model
  * was made for. */

@@ -264,17 +264,6 @@ static double count(void *context, struct job_counts *out)
 
 /* ---- the command ---- */
 
-static int check_options(struct batch *b)
-{
-    const struct cli_options *o = b->o;
-    int refused = job_shard_check(o, &b->shard);
-    if (refused)
-        return refused;
-    const struct spw_sampling sampling = cli_sampling(o);
-    int code = cli_check_stops(o, b->model.tokenizer);
-    return code ? code : cli_check_biases("--logit-bias", &sampling, b->model.config.vocab);
-}
-
 static int open_input(struct batch *b)
 {
     int rc = job_lines_open(&b->lines, b->o->input);
@@ -354,9 +343,9 @@ static int run_batch(const struct cli_options *o)
     struct batch b = {.o = o, .lines.fd = -1};
     int code = job_model_open(&b.model, b.o->operand);
     if (!code)
-        code = check_options(&b);
+        code = job_shard_check(o, &b.shard);
     if (!code)
-        code = cli_check_draft_model(b.o, &b.model);
+        code = cli_check_answers(o, &b.model);
     if (!code)
         code = open_input(&b);
     cli_progress_start((enum cli_progress_mode)o->progress, "items", false);

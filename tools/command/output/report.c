@@ -160,14 +160,12 @@ void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *
                                            [SPW_FINISH_STOP] = "stop",
                                            [SPW_FINISH_CANCELED] = "canceled",
                                            [SPW_FINISH_FAILED] = "failed"};
-    char hash[17];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)r->logits_hash);
     bool early = r->finish == SPW_FINISH_FAILED || r->finish == SPW_FINISH_CANCELED;
     const struct cli_field fields[] = {
         {"n_prompt", CLI_JSON(n_prompt)},
         {"n_generated", CLI_JSON(r->n_tokens)},
         {"finish", CLI_JSON(early && cli_interrupted() ? "interrupted" : finishes[r->finish])},
-        {"logits_hash", CLI_JSON(hash)},
+        {"logits_hash", json_sprintf("%016llx", (unsigned long long)r->logits_hash)},
         {"waterlines", cli_report_waterlines(&r->waterlines)},
         {"tokens", cli_report_tokens(r->tokens, r->n_tokens)},
     };

@@ -41,10 +41,10 @@ static int open_template(struct request_reader *r, struct request_refusal *why)
     return -EINVAL;
 }
 
-static void show(struct request_prompt *out, const int32_t *ids, size_t n)
+static void show(struct request_prompt *out, const struct spw_marks *m)
 {
-    for (size_t i = 0; i < n && out->n_shown < SPW_TOKENIZER_MOST_SHOWN; i++)
-        out->shown[out->n_shown++] = ids[i];
+    for (size_t i = 0; i < m->n && out->n_shown < SPW_TOKENIZER_MOST_SHOWN; i++)
+        out->shown[out->n_shown++] = m->ids[i];
 }
 
 /* The answers of a prompt whose text the template has made. */
@@ -53,12 +53,12 @@ static void note_marks(const struct request_reader *r, const char *text, size_t 
 {
     out->form = r->form;
     out->is_open = spw_reasoning_is_open(&r->form, text, bytes);
-    show(out, r->form.specials, r->form.n_specials);
+    show(out, &r->form.specials);
     if (!with_tools)
         return;
     out->tools = r->tools;
     if (!r->form.has_channels) /* whose marks are those of calls, too */
-        show(out, r->tools.specials, r->tools.n_specials);
+        show(out, &r->tools.specials);
 }
 
 /* ---- rendering ---- */

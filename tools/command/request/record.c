@@ -171,16 +171,21 @@ json_t *request_record_usage(const struct request *x)
     return CLI_OBJECT(fields);
 }
 
-/* Whoever has these can repeat the answer, and see that the answer is the same. */
-static json_t *own_facts(const struct request *x)
+json_t *request_record_hashes(const struct request *x)
 {
     json_t *hashes = json_array();
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
         cli_json_append(
             &hashes, json_sprintf("%016llx", (unsigned long long)x->choices[i].result.logits_hash));
+    return hashes;
+}
+
+/* Whoever has these can repeat the answer, and see that the answer is the same. */
+static json_t *own_facts(const struct request *x)
+{
     const struct cli_field fields[] = {
         {"seed", json_integer((json_int_t)x->sampling.seed)},
-        {"logits_hash", hashes},
+        {"logits_hash", request_record_hashes(x)},
     };
     json_t *facts = CLI_OBJECT(fields), *scores = x->beams.n_beams ? json_array() : NULL;
     for (size_t i = 0; scores && i < x->n_prompts * x->n_choices; i++)

@@ -26,6 +26,8 @@ json_t *request_record_prompt(const struct request *x, size_t prompt,
                               const struct spw_tokenizer *t);
 /* A text behind the one that stands before it, which may be NULL. */
 json_t *request_record_text(const json_t *before, const char *text, size_t bytes);
+/* logits_hash of each choice. */
+json_t *request_record_hashes(const struct request *x);
 const char *request_record_finish(const struct request_choice *c);
 /* An error object, {"message", "type", "param", "code"}. */
 json_t *request_record_reason(const struct request_refusal *why);

@@ -235,15 +235,8 @@ size_t serve_n_choices(const struct serve_answer *a)
 
 void serve_add_hash(json_t **usage, const struct serve_answer *a)
 {
-    json_t *hashes = json_array();
-    for (size_t i = 0; i < serve_n_choices(a); i++)
-        cli_json_append(
-            &hashes,
-            json_sprintf("%016llx", (unsigned long long)a->request->choices[i].result.logits_hash));
     if (a->wish->logits_hash)
-        cli_json_add(usage, "logits_hash", hashes);
-    else
-        json_decref(hashes);
+        cli_json_add(usage, "logits_hash", request_record_hashes(a->request));
 }
 
 struct request_names serve_names(const struct serve_answer *a)

@@ -117,7 +117,7 @@ static int open_model(struct serve_server *s)
     const struct cli_options *o = s->o;
     int code = cli_model_open(&s->model, o->operand, true);
     if (!code)
-        code = cli_check_draft_model(o, &s->model);
+        code = cli_check_answers(o, &s->model);
     if (code)
         return code;
     s->reader = (struct request_reader){.o = o, .model = &s->model, .folder = "."};

@@ -318,7 +318,7 @@ static int check_options(struct job_summarize *s)
         return cli_fail(CLI_REFUSED, "--length: %s", err.text);
     s->answer = cli_given(o, "max-new-tokens") ? o->max_new_tokens : TOKENS_OF_WORD * s->words;
     int rc = job_instructions_open(&s->instructions, o->instructions, !s->has_template, &err);
-    return rc ? cli_fail_error(rc, &err, true) : cli_check_stops(o, s->model.tokenizer);
+    return rc ? cli_fail_error(rc, &err, true) : cli_check_answers(o, &s->model);
 }
 
 static int open_output(struct job_summarize *s)
@@ -467,8 +467,6 @@ int cli_summarize(const struct cli_options *given)
     int code = open_model(&s);
     if (!code)
         code = check_options(&s);
-    if (!code)
-        code = cli_check_draft_model(&o, &s.model);
     if (!code)
         code = check_out_dir(&o);
     if (!code)

@@ -18,14 +18,6 @@ void job_work_free(struct job_work *w)
 
 /* ---- prompts ---- */
 
-static void trim(const char **text, size_t *bytes)
-{
-    while (*bytes && strchr(" \t\r\n", **text) && **text)
-        ++*text, --*bytes;
-    while (*bytes && strchr(" \t\r\n", (*text)[*bytes - 1]) && (*text)[*bytes - 1])
-        --*bytes;
-}
-
 /* The text of the document has no special tokens, whatever is written there. A model that can think
  * before it answers is asked for the answer alone. */
 static int encode_filled(struct job_summarize *s, const struct job_filled *filled,
@@ -53,7 +45,7 @@ static int encode(struct job_summarize *s, enum job_task task, const struct job_
     values.language = s->o->language;
     values.focus = s->o->focus;
     values.title = w->document->id;
-    trim(&values.text, &values.text_bytes);
+    spw_trim(&values.text, &values.text_bytes);
     if (job_instructions_fill(&s->instructions, task, &values, &filled))
         return request_refuse_memory(why);
     int rc = encode_filled(s, &filled, out, why);
@@ -217,7 +209,7 @@ void job_node_text(const struct job_node *node, const char **text, size_t *bytes
     const json_t *found = json_object_get(node->record, "text");
     *text = json_is_string(found) ? json_string_value(found) : "";
     *bytes = json_string_length(found);
-    trim(text, bytes);
+    spw_trim(text, bytes);
 }
 
 /* With the blank line that follows it in a merge. */
