@@ -153,9 +153,69 @@ int serve_set_body(struct request *x, enum request_form form, json_t *body, json
     return 0;
 }
 
+const char *serve_word(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+bool serve_is_type(const json_t *object, const char *type)
+{
+    return strcmp(serve_word(object, "type"), type) == 0;
+}
+
+json_t *serve_typed(const char *type, json_t *value)
+{
+    const struct cli_field fields[] = {{"type", json_string(type)}, {type, value}};
+    return CLI_OBJECT(fields);
+}
+
 int serve_copy(json_t *body, const char *name, json_t *value)
 {
     return value && !json_is_null(value) && json_object_set(body, name, value) ? -ENOMEM : 0;
+}
+
+int serve_copy_options(json_t *body, const json_t *from, const char *max_tokens, const char *stop)
+{
+    const char *const keys[][2] = {{"model", "model"},
+                                   {"temperature", "temperature"},
+                                   {"top_p", "top_p"},
+                                   {"top_k", "top_k"},
+                                   {"min_p", "min_p"},
+                                   {"repetition_penalty", "repetition_penalty"},
+                                   {"presence_penalty", "presence_penalty"},
+                                   {"frequency_penalty", "frequency_penalty"},
+                                   {"seed", "seed"},
+                                   {"ignore_eos", "ignore_eos"},
+                                   {"chat_template_kwargs", "chat_template_kwargs"},
+                                   {max_tokens, "max_tokens"},
+                                   {stop, "stop"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (serve_copy(body, keys[i][1], json_object_get(from, keys[i][0])))
+            return -ENOMEM;
+    return 0;
+}
+
+int serve_set_tools(json_t *body, json_t *functions)
+{
+    json_t *tools = functions ? json_array() : NULL;
+    for (size_t i = 0; i < json_array_size(functions); i++)
+        cli_json_append(&tools, serve_typed("function", json_incref(json_array_get(functions, i))));
+    json_decref(functions);
+    if (!tools || json_array_size(tools))
+        return json_object_set_new(body, "tools", tools);
+    json_decref(tools);
+    return 0;
+}
+
+int serve_set_choice(json_t *body, const char *word, const char *function)
+{
+    if (!json_object_get(body, "tools"))
+        return 0;
+    if (!function)
+        return json_object_set_new(body, "tool_choice", json_string(word));
+    const struct cli_field fields[] = {{"name", json_string(function)}};
+    return json_object_set_new(body, "tool_choice", serve_typed("function", CLI_OBJECT(fields)));
 }
 
 int serve_set_thinking(json_t *body, bool thinks)

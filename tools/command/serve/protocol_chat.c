@@ -13,12 +13,6 @@ static void read_stream_options(struct serve_wish *wish, json_t *body)
     json_object_del(body, "stream_options");
 }
 
-static bool has_type(const json_t *value, const char *type)
-{
-    const char *found = json_string_value(json_object_get(value, "type"));
-    return found && strcmp(found, type) == 0;
-}
-
 /* Tools that the server would have to execute, and sorts that nobody knows yet, are left out: an
  * agent sends them all. */
 static void drop_tools(json_t *body)
@@ -26,7 +20,7 @@ static void drop_tools(json_t *body)
     json_t *tools = json_object_get(body, "tools");
     for (size_t i = json_array_size(tools); i-- > 0;) {
         const json_t *type = json_object_get(json_array_get(tools, i), "type");
-        if (json_is_string(type) && !has_type(json_array_get(tools, i), "function"))
+        if (json_is_string(type) && !serve_is_type(json_array_get(tools, i), "function"))
             json_array_remove(tools, i);
     }
     if (json_is_array(tools) && json_array_size(tools) == 0)
@@ -38,7 +32,7 @@ static void drop_tools(json_t *body)
 static int tidy_choice(json_t *body)
 {
     const json_t *choice = json_object_get(body, "tool_choice");
-    const bool is_list = has_type(choice, "allowed_tools");
+    const bool is_list = serve_is_type(choice, "allowed_tools");
     json_t *mode = json_object_get(json_object_get(choice, "allowed_tools"), "mode");
     if (!json_object_get(body, "tools") || (is_list && !mode))
         json_object_del(body, "tool_choice");
@@ -59,14 +53,13 @@ static int read_chat(struct request *x, struct serve_wish *wish, json_t *body,
                      struct request_reader *r, struct request_refusal *why)
 {
     json_t *messages = json_object_get(body, "messages");
-    const json_t *effort = json_object_get(body, "reasoning_effort");
     SPW_TRY(serve_read_wish(wish, body, why));
     read_stream_options(wish, body);
     drop_tools(body);
     drop_negative(body, "max_tokens");
     drop_negative(body, "max_completion_tokens");
     char name[16] = "";
-    snprintf(name, sizeof name, "%s", json_is_string(effort) ? json_string_value(effort) : "");
+    snprintf(name, sizeof name, "%s", serve_word(body, "reasoning_effort"));
     if (tidy_choice(body) || serve_set_effort(body, name, r))
         return request_refuse_memory(why);
     SPW_TRY(serve_set_body(x, REQUEST_CHAT, json_incref(body), NULL, r, why));

@@ -44,73 +44,59 @@ static json_t *function_of(const json_t *tool)
 
 /* The client has loaded a tool later: its description stands here, since the begin of the prompt
  * must not change. */
-static int add_reference(struct serve_conversation *c, const json_t *block, struct spw_text *to)
+static void add_reference(struct serve_conversation *c, const json_t *block)
 {
     const json_t *tool = find_tool(c, serve_word(block, "tool_name"));
-    if (!tool)
-        return serve_add_text(to, "\n", json_object_get(block, "tool_name"));
-    json_t *function = function_of(tool);
-    char *text = spw_json_dump(function, JSON_COMPACT);
-    json_t *value = text ? json_string(text) : NULL;
-    int rc = value ? serve_add_text(to, "\n", value) : -ENOMEM;
+    json_t *function = tool ? function_of(tool) : NULL;
+    char *text = tool ? spw_json_dump(function, JSON_COMPACT) : NULL;
+    json_t *value = tool ? json_string(text) : json_incref(json_object_get(block, "tool_name"));
+    c->text.failed |= tool && !value;
+    serve_add_text(c, "\n", value);
     json_decref(value);
     json_decref(function);
     spw_free(text);
-    return rc;
 }
 
-/* A text, or the texts of blocks. 0, or -errno with the reason. */
-static int read_text(struct serve_conversation *c, const json_t *content, const char *between,
-                     struct spw_text *to)
+/* A text, or the texts of blocks. */
+static int read_text(struct serve_conversation *c, const json_t *content, const char *between)
 {
-    int rc = json_is_string(content) ? serve_add_text(to, between, content) : 0;
-    for (size_t i = 0; i < json_array_size(content) && !rc; i++) {
+    serve_add_text(c, between, content);
+    for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i);
         if (serve_is_type(block, "image") || serve_is_type(block, "document"))
             return refuse_image(c);
         if (serve_is_type(block, "text"))
-            rc = serve_add_text(to, between, json_object_get(block, "text"));
+            serve_add_text(c, between, json_object_get(block, "text"));
         else if (serve_is_type(block, "tool_reference"))
-            rc = add_reference(c, block, to);
+            add_reference(c, block);
     }
-    return rc ? request_refuse_memory(c->why) : 0;
+    return 0;
 }
 
 /* ---- messages ---- */
 
-static int add_result(struct serve_conversation *c, const json_t *block)
-{
-    struct spw_text text = {0};
-    int rc = read_text(c, json_object_get(block, "content"), "\n", &text);
-    if (!rc)
-        rc = serve_add_result(c, serve_word(block, "tool_use_id"), &text);
-    spw_free(text.text);
-    return rc;
-}
-
 static int add_user(struct serve_conversation *c, const json_t *content)
 {
-    struct spw_text text = {0};
     const size_t before = json_array_size(c->out);
-    for (size_t i = 0; i < json_array_size(content); i++)
-        if (serve_is_type(json_array_get(content, i), "tool_result"))
-            SPW_TRY(add_result(c, json_array_get(content, i)));
-    int rc = read_text(c, content, "\n", &text);
-    if (!rc && (text.n || json_array_size(c->out) == before))
-        rc = serve_add_message(c, "user", &text);
-    spw_free(text.text);
-    return rc;
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
+        if (!serve_is_type(block, "tool_result"))
+            continue;
+        SPW_TRY(read_text(c, json_object_get(block, "content"), "\n"));
+        SPW_TRY(serve_add_result(c, serve_word(block, "tool_use_id")));
+    }
+    SPW_TRY(read_text(c, content, "\n"));
+    return c->text.n || c->text.failed || json_array_size(c->out) == before
+               ? serve_add_message(c, "user", true)
+               : 0;
 }
 
 static int add_part(struct serve_conversation *c, const json_t *block)
 {
     json_t *input = json_object_get(block, "input");
     if (serve_is_type(block, "thinking")) {
-        struct spw_text text = {0};
-        int rc = serve_add_text(&text, "", json_object_get(block, "thinking"));
-        rc = rc ? request_refuse_memory(c->why) : serve_add_reasoning(c, &text);
-        spw_free(text.text);
-        return rc;
+        serve_add_text(c, "", json_object_get(block, "thinking"));
+        return serve_add_reasoning(c);
     }
     if (serve_is_type(block, "tool_use"))
         return serve_add_call(c, serve_word(block, "id"), serve_word(block, "name"),
@@ -120,14 +106,11 @@ static int add_part(struct serve_conversation *c, const json_t *block)
 
 static int add_assistant(struct serve_conversation *c, const json_t *content)
 {
-    struct spw_text text = {0};
-    int rc = read_text(c, content, "\n", &text);
-    if (!rc)
-        rc = serve_add_message(c, "assistant", &text);
-    spw_free(text.text);
-    for (size_t i = 0; i < json_array_size(content) && !rc; i++)
-        rc = add_part(c, json_array_get(content, i));
-    return rc;
+    SPW_TRY(read_text(c, content, "\n"));
+    SPW_TRY(serve_add_message(c, "assistant", true));
+    for (size_t i = 0; i < json_array_size(content); i++)
+        SPW_TRY(add_part(c, json_array_get(content, i)));
+    return 0;
 }
 
 /* Claude Code's first system text names the session and the version: no two sessions would share
@@ -140,15 +123,11 @@ static bool is_billing(const json_t *text)
 
 static int add_system(struct serve_conversation *c, json_t *content)
 {
-    struct spw_text text = {0};
     for (size_t i = json_array_size(content); i-- > 0;)
         if (is_billing(json_object_get(json_array_get(content, i), "text")))
             json_array_remove(content, i);
-    int rc = read_text(c, content, "\n\n", &text);
-    if (!rc)
-        rc = serve_add_system(c, &text);
-    spw_free(text.text);
-    return rc;
+    SPW_TRY(read_text(c, content, "\n\n"));
+    return serve_add_system(c);
 }
 
 static int refuse_part(struct serve_conversation *c, size_t i, const char *rest,
@@ -196,30 +175,21 @@ static int copy_tools(json_t *to, const json_t *tools, bool deferred)
         if (!json_is_string(json_object_get(tool, "name")) || (is_late && !deferred) ||
             (*type && strcmp(type, "custom") != 0))
             continue;
-        const struct cli_field fields[] = {{"type", json_string("function")},
-                                           {"function", function_of(tool)}};
-        cli_json_append(&list, CLI_OBJECT(fields));
+        cli_json_append(&list, function_of(tool));
     }
-    if (list && json_array_size(list) == 0) {
-        json_decref(list);
-        return 0;
-    }
-    return json_object_set_new(to, "tools", list);
+    return serve_set_tools(to, list);
 }
 
 static int copy_choice(json_t *to, const json_t *choice)
 {
-    if (!choice || json_is_null(choice) || !json_object_get(to, "tools"))
-        return 0;
-    if (!serve_is_type(choice, "tool"))
-        return json_object_set_new(to, "tool_choice",
-                                   json_string(serve_is_type(choice, "any")    ? "required"
-                                               : serve_is_type(choice, "none") ? "none"
-                                                                               : "auto"));
-    const struct cli_field function[] = {{"name", json_string(serve_word(choice, "name"))}};
-    const struct cli_field fields[] = {{"type", json_string("function")},
-                                       {"function", CLI_OBJECT(function)}};
-    return json_object_set_new(to, "tool_choice", CLI_OBJECT(fields));
+    const bool is_any = serve_is_type(choice, "any"), is_none = serve_is_type(choice, "none");
+    return json_is_object(choice)
+               ? serve_set_choice(to,
+                                  is_any    ? "required"
+                                  : is_none ? "none"
+                                            : "auto",
+                                  serve_is_type(choice, "tool") ? serve_word(choice, "name") : NULL)
+               : 0;
 }
 
 /* ---- options ---- */
@@ -232,24 +202,17 @@ static int copy_format(json_t *to, const json_t *format)
     json_t *schema = json_object_get(format, "schema");
     const struct cli_field named[] = {{"name", json_string("output_config")},
                                       {"schema", CLI_OR_NULL(schema, json_incref(schema))}};
-    const struct cli_field fields[] = {{"type", json_string("json_schema")},
-                                       {"json_schema", CLI_OBJECT(named)}};
-    return json_object_set_new(to, "response_format", CLI_OBJECT(fields));
+    return json_object_set_new(to, "response_format",
+                               serve_typed("json_schema", CLI_OBJECT(named)));
 }
 
 static int copy_options(json_t *to, struct serve_wish *wish, const json_t *body,
                         const struct request_reader *r)
 {
-    static const char *const same[] = {
-        "model", "max_tokens",         "temperature",          "top_p",     "top_k", "min_p",
-        "seed",  "repetition_penalty", "chat_template_kwargs", "ignore_eos"};
     const json_t *thinking = json_object_get(body, "thinking");
     const json_t *output = json_object_get(body, "output_config");
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (serve_copy(to, same[i], json_object_get(body, same[i])))
-            return -ENOMEM;
     wish->hides_reasoning = strcmp(serve_word(thinking, "display"), "omitted") == 0;
-    if (serve_copy(to, "stop", json_object_get(body, "stop_sequences")) ||
+    if (serve_copy_options(to, body, "max_tokens", "stop_sequences") ||
         copy_tools(to, json_object_get(body, "tools"), false) ||
         copy_choice(to, json_object_get(body, "tool_choice")) ||
         copy_format(to, json_object_get(output, "format")) ||

@@ -36,6 +36,12 @@ int serve_read_responses(struct request *x, struct serve_wish *wish, json_t *bod
 int serve_read_messages(struct request *x, struct serve_wish *wish, json_t *body,
                         struct request_reader *r, struct request_refusal *why);
 
+/* The text under a key; "" if there is none. */
+const char *serve_word(const json_t *object, const char *key);
+bool serve_is_type(const json_t *object, const char *type);
+/* {"type": TYPE, TYPE: value}; takes the reference of `value`. NULL: out of memory. */
+json_t *serve_typed(const char *type, json_t *value);
+
 /* "stream" and "logits_hash" of a body, which then are not in it any more. */
 int serve_read_wish(struct serve_wish *wish, json_t *body, struct request_refusal *why);
 /* Makes `body` (its reference is taken) the body of *x, whose line also has `echo` (taken; NULL:
@@ -46,7 +52,16 @@ int serve_set_body(struct request *x, enum request_form form, json_t *body, json
 int serve_set_effort(json_t *body, const char *effort, const struct request_reader *r);
 /* enable_thinking and thinking of chat_template_kwargs, unless the body has them. 0 or -ENOMEM. */
 int serve_set_thinking(json_t *body, bool thinks);
-/* Adds "name": value to the body unless `value` (borrowed) is NULL or null. 0 or -ENOMEM. */
+/* All 0 or -ENOMEM. Adds "name": value to the body unless `value` (borrowed) is NULL or null. */
 int serve_copy(json_t *body, const char *name, json_t *value);
+/* Copies the options that are the same in each protocol, and those that `from` has under the keys
+ * `max_tokens` and `stop`. */
+int serve_copy_options(json_t *body, const json_t *from, const char *max_tokens, const char *stop);
+/* The tools of the body are these functions (the reference of the list is taken); it has none if
+ * there are none. */
+int serve_set_tools(json_t *body, json_t *functions);
+/* Which tools the answer calls, if the body has any: `function`; NULL: "auto", "none" or
+ * "required". */
+int serve_set_choice(json_t *body, const char *word, const char *function);
 
 #endif

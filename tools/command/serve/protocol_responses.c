@@ -14,79 +14,46 @@ static int refuse_part(struct serve_conversation *c, const json_t *part, const c
 }
 
 /* A text, or the texts of parts. */
-static int read_text(struct serve_conversation *c, const json_t *content, struct spw_text *to)
+static int read_text(struct serve_conversation *c, const json_t *content)
 {
     static const char *const texts[] = {"input_text", "output_text", "text", "reasoning_text",
                                         "summary_text"};
-    int rc = json_is_string(content) ? serve_add_text(to, "", content) : 0;
-    for (size_t i = 0; i < json_array_size(content) && !rc; i++) {
+    serve_add_text(c, "", content);
+    for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *part = json_array_get(content, i);
         if (serve_is_type(part, "input_image") || serve_is_type(part, "input_file") ||
             serve_is_type(part, "input_audio"))
             return refuse_part(c, part, "the model reads texts only");
-        for (size_t k = 0; k < sizeof texts / sizeof *texts && !rc; k++)
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
             if (serve_is_type(part, texts[k]))
-                rc = serve_add_text(to, "\n", json_object_get(part, "text"));
-        if (!rc && serve_is_type(part, "refusal"))
-            rc = serve_add_text(to, "\n", json_object_get(part, "refusal"));
+                serve_add_text(c, "\n", json_object_get(part, "text"));
+        if (serve_is_type(part, "refusal"))
+            serve_add_text(c, "\n", json_object_get(part, "refusal"));
     }
-    return rc ? request_refuse_memory(c->why) : 0;
+    return 0;
 }
 
 static int add_message(struct serve_conversation *c, const json_t *item)
 {
     static const char *const roles[] = {"user", "assistant", "system", "developer"};
     const char *role = serve_word(item, "role");
-    struct spw_text text = {0};
     bool is_known = false;
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         is_known = is_known || strcmp(role, roles[i]) == 0;
     if (!is_known)
         return request_refuse_value(c->why, "input.role", json_object_get(item, "role"),
                                     "\"user\", \"assistant\", \"system\" or \"developer\"");
-    int rc = read_text(c, json_object_get(item, "content"), &text);
-    if (!rc && strcmp(role, "assistant") == 0)
-        rc = serve_add_message(c, role, &text);
-    else if (!rc && strcmp(role, "user") == 0) {
-        const struct cli_field fields[] = {{"role", json_string(role)},
-                                           {"content", cli_json_grown(&text)}};
-        rc = serve_append(c, CLI_OBJECT(fields));
-    } else if (!rc)
-        rc = serve_add_system(c, &text);
-    spw_free(text.text);
-    return rc;
-}
-
-/* The message of the assistant's turn, which begins here if it has not begun. */
-static int begin_turn(struct serve_conversation *c)
-{
-    const struct spw_text none = {0};
-    return serve_last_with(c, "assistant") ? 0 : serve_add_message(c, "assistant", &none);
+    const bool answers = strcmp(role, "assistant") == 0;
+    SPW_TRY(read_text(c, json_object_get(item, "content")));
+    return answers || strcmp(role, "user") == 0 ? serve_add_message(c, role, answers)
+                                                : serve_add_system(c);
 }
 
 static int add_reasoning(struct serve_conversation *c, const json_t *item)
 {
     const json_t *content = json_object_get(item, "content");
-    struct spw_text text = {0};
-    int rc =
-        read_text(c, json_array_size(content) ? content : json_object_get(item, "summary"), &text);
-    if (!rc && text.n)
-        rc = begin_turn(c);
-    if (!rc)
-        rc = serve_add_reasoning(c, &text);
-    spw_free(text.text);
-    return rc;
-}
-
-static int add_call(struct serve_conversation *c, const json_t *item, const char *name,
-                    json_t *arguments)
-{
-    int rc = begin_turn(c);
-    if (rc) {
-        json_decref(arguments);
-        return rc;
-    }
-    return serve_add_call(c, serve_word(item, "call_id"), name, arguments);
+    SPW_TRY(read_text(c, json_array_size(content) ? content : json_object_get(item, "summary")));
+    return serve_add_reasoning(c);
 }
 
 /* Calls of tools that are no functions: what the model reads must only be the same each time. */
@@ -96,17 +63,14 @@ static int add_other_call(struct serve_conversation *c, const json_t *item)
     const struct cli_field fields[] = {{input ? "input" : NULL, json_incref(input)},
                                        {action ? "action" : NULL, json_incref(action)}};
     const char *name = serve_word(item, "name");
-    return add_call(c, item, *name ? name : "shell", CLI_OBJECT(fields));
+    return serve_add_call(c, serve_word(item, "call_id"), *name ? name : "shell",
+                          CLI_OBJECT(fields));
 }
 
 static int add_output(struct serve_conversation *c, const json_t *item)
 {
-    struct spw_text text = {0};
-    int rc = read_text(c, json_object_get(item, "output"), &text);
-    if (!rc)
-        rc = serve_add_result(c, serve_word(item, "call_id"), &text);
-    spw_free(text.text);
-    return rc;
+    SPW_TRY(read_text(c, json_object_get(item, "output")));
+    return serve_add_result(c, serve_word(item, "call_id"));
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -123,8 +87,8 @@ static int add_item(struct serve_conversation *c, const json_t *item)
     if (strcmp(type, "reasoning") == 0)
         return add_reasoning(c, item);
     if (strcmp(type, "function_call") == 0)
-        return add_call(c, item, serve_word(item, "name"),
-                        json_string(serve_word(item, "arguments")));
+        return serve_add_call(c, serve_word(item, "call_id"), serve_word(item, "name"),
+                              json_string(serve_word(item, "arguments")));
     if (strcmp(type, "item_reference") == 0)
         return refuse_part(c, item, "the server keeps no items: send the item itself");
     if (ends_with(type, "_call_output"))
@@ -136,22 +100,18 @@ static int add_item(struct serve_conversation *c, const json_t *item)
 
 static int add_input(struct serve_conversation *c, const json_t *body)
 {
-    const json_t *instructions = json_object_get(body, "instructions");
     const json_t *input = json_object_get(body, "input");
-    struct spw_text text = {0};
-    int rc = serve_add_text(&text, "", instructions) ? request_refuse_memory(c->why)
-                                                     : serve_add_system(c, &text);
-    text.n = 0;
-    if (!rc && json_is_string(input)) {
-        rc = serve_add_text(&text, "", input) ? request_refuse_memory(c->why)
-                                              : serve_add_message(c, "user", &text);
-    } else if (!rc && !json_is_array(input)) {
-        rc = request_refuse_value(c->why, "input", input, "a text or a list of items");
+    serve_add_text(c, "", json_object_get(body, "instructions"));
+    SPW_TRY(serve_add_system(c));
+    if (json_is_string(input)) {
+        serve_add_text(c, "", input);
+        return serve_add_message(c, "user", true);
     }
-    for (size_t i = 0; i < json_array_size(input) && !rc; i++)
-        rc = add_item(c, json_array_get(input, i));
-    spw_free(text.text);
-    return rc;
+    if (!json_is_array(input))
+        return request_refuse_value(c->why, "input", input, "a text or a list of items");
+    for (size_t i = 0; i < json_array_size(input); i++)
+        SPW_TRY(add_item(c, json_array_get(input, i)));
+    return 0;
 }
 
 /* ---- options ---- */
@@ -198,15 +158,9 @@ static int copy_tools(json_t *to, const json_t *functions)
             if (value && !json_is_null(value))
                 cli_json_add(&function, keys[k], json_incref(value));
         }
-        const struct cli_field fields[] = {{"type", json_string("function")},
-                                           {"function", function}};
-        cli_json_append(&list, CLI_OBJECT(fields));
+        cli_json_append(&list, function);
     }
-    const bool is_empty = list && json_array_size(list) == 0;
-    if (!is_empty)
-        return json_object_set_new(to, "tools", list);
-    json_decref(list);
-    return 0;
+    return serve_set_tools(to, list);
 }
 
 /* "auto", "none", "required", or {"type": "function", "name"}; *echo: as the answer repeats it. */
@@ -221,14 +175,7 @@ static int copy_choice(json_t *to, json_t *choice, json_t **echo)
         if (name && strcmp(name, words[i]) == 0)
             word = words[i];
     *echo = is_function ? json_incref(choice) : json_string(word);
-    if (!json_object_get(to, "tools"))
-        return 0;
-    if (!is_function)
-        return json_object_set_new(to, "tool_choice", json_string(word));
-    const struct cli_field function[] = {{"name", json_string(serve_word(choice, "name"))}};
-    const struct cli_field fields[] = {{"type", json_string("function")},
-                                       {"function", CLI_OBJECT(function)}};
-    return json_object_set_new(to, "tool_choice", CLI_OBJECT(fields));
+    return serve_set_choice(to, word, is_function ? serve_word(choice, "name") : NULL);
 }
 
 /* {"type": "json_schema", "name", "schema", "strict"?}; *echo: of the answer. */
@@ -249,9 +196,7 @@ static int copy_format(json_t *to, json_t *format, json_t **echo)
     const char *name;
     json_object_foreach(format, name, value) if (strcmp(name, "type") != 0)
         cli_json_add(&inner, name, json_incref(value));
-    const struct cli_field fields[] = {{"type", json_string("json_schema")},
-                                       {"json_schema", inner}};
-    return json_object_set_new(to, "response_format", CLI_OBJECT(fields));
+    return json_object_set_new(to, "response_format", serve_typed("json_schema", inner));
 }
 
 static json_t *number_or(const json_t *body, const char *key, double otherwise)
@@ -312,22 +257,7 @@ static bool wants_logprobs(const json_t *body)
 
 static int copy_options(json_t *to, const json_t *body, const struct request_reader *r)
 {
-    static const char *const keys[][2] = {{"model", "model"},
-                                          {"temperature", "temperature"},
-                                          {"top_p", "top_p"},
-                                          {"max_output_tokens", "max_tokens"},
-                                          {"seed", "seed"},
-                                          {"top_k", "top_k"},
-                                          {"min_p", "min_p"},
-                                          {"repetition_penalty", "repetition_penalty"},
-                                          {"presence_penalty", "presence_penalty"},
-                                          {"frequency_penalty", "frequency_penalty"},
-                                          {"stop", "stop"},
-                                          {"ignore_eos", "ignore_eos"},
-                                          {"chat_template_kwargs", "chat_template_kwargs"}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (serve_copy(to, keys[i][1], json_object_get(body, keys[i][0])))
-            return -ENOMEM;
+    SPW_TRY(serve_copy_options(to, body, "max_output_tokens", "stop"));
     if (wants_logprobs(body) &&
         (json_object_set_new(to, "logprobs", json_true()) ||
          serve_copy(to, "top_logprobs", json_object_get(body, "top_logprobs"))))
