@@ -284,30 +284,6 @@ int spw_splitter_finish(struct spw_splitter *s, spw_splitter_emit emit, void *co
     return flush(&o);
 }
 
-static int add_part(void *context, bool is_reasoning, const char *text, size_t bytes)
-{
-    struct spw_reasoning_parts *out = context;
-    char *part = is_reasoning ? out->reasoning : out->answer;
-    size_t *n = is_reasoning ? &out->n_reasoning : &out->n_answer;
-    memcpy(part + *n, text, bytes);
-    *n += bytes;
-    return 0;
-}
-
-/* No part is longer than the text: of the bytes that are given, only the line break between two
- * messages is not in the text, and it stands for a mark. */
-void spw_reasoning_split(struct spw_reasoning_parts *out, const struct spw_reasoning_form *form,
-                         bool is_open, const char *text, size_t bytes)
-{
-    struct spw_splitter s;
-    out->n_answer = out->n_reasoning = 0;
-    spw_splitter_init(&s, form, is_open);
-    spw_splitter_push(&s, text, bytes, add_part, out);
-    spw_splitter_finish(&s, add_part, out);
-    out->answer[out->n_answer] = '\0';
-    out->reasoning[out->n_reasoning] = '\0';
-}
-
 static int no_text(void *context, bool is_reasoning, const char *text, size_t bytes)
 {
     (void)context, (void)is_reasoning, (void)text, (void)bytes;

@@ -72,13 +72,6 @@ int spw_splitter_push(struct spw_splitter *s, const char *text, size_t bytes,
 /* The text ends. What was held back is given. */
 int spw_splitter_finish(struct spw_splitter *s, spw_splitter_emit emit, void *context);
 
-/* Splits a whole text. Each part gets at most `bytes` bytes. */
-struct spw_reasoning_parts {
-    char *answer, *reasoning; /* given by the caller, [bytes + 1]: the parts, and a NUL */
-    size_t n_answer, n_reasoning;
-};
-void spw_reasoning_split(struct spw_reasoning_parts *out, const struct spw_reasoning_form *form,
-                         bool is_open, const char *text, size_t bytes);
 /* How many of an answer's tokens are reasoning, its marks included. 0 or -ENOMEM. */
 int spw_reasoning_count(uint64_t *out, const struct spw_reasoning_form *form, bool is_open,
                         const struct spw_tokenizer *t, const int32_t *tokens, size_t n);

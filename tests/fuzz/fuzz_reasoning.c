@@ -4,6 +4,8 @@
  * text, and a model without marks has all of it as its answer.
  *
  *   build/fuzz/fuzz_reasoning -max_total_time=60 tests/fuzz/seeds/reasoning */
+#include "base/base.h"
+#include "base/grow.h"
 #include "model/text/reasoning.h"
 
 #include <stdlib.h>
@@ -18,20 +20,24 @@ static void must(bool good)
 }
 
 struct parts {
-    const struct spw_reasoning_parts *whole;
-    size_t n_answer, n_reasoning;
+    struct spw_text of[2]; /* the answer, the reasoning */
 };
 
-/* Compares a piece with its place in the parts of the whole text. */
-static int compare(void *context, bool is_reasoning, const char *text, size_t bytes)
+static int take(void *context, bool is_reasoning, const char *text, size_t bytes)
 {
     struct parts *p = context;
-    const char *part = is_reasoning ? p->whole->reasoning : p->whole->answer;
-    size_t n = is_reasoning ? p->whole->n_reasoning : p->whole->n_answer;
-    size_t *at = is_reasoning ? &p->n_reasoning : &p->n_answer;
-    must(bytes > 0 && bytes <= n - *at && memcmp(part + *at, text, bytes) == 0);
-    *at += bytes;
-    return 0;
+    must(bytes > 0);
+    return spw_text_add(&p->of[is_reasoning], text, bytes);
+}
+
+static void split(struct parts *out, const struct spw_reasoning_form *form, bool is_open,
+                  const char *text, size_t bytes, size_t piece)
+{
+    struct spw_splitter s;
+    spw_splitter_init(&s, form, is_open);
+    for (size_t at = 0; at < bytes; at += piece)
+        must(!spw_splitter_push(&s, text + at, piece < bytes - at ? piece : bytes - at, take, out));
+    must(!spw_splitter_finish(&s, take, out));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -48,22 +54,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const bool is_open = data[0] & 4;
     const size_t piece = 1 + (data[0] >> 3), bytes = size - 1;
     const char *text = (const char *)data + 1;
-    struct spw_reasoning_parts whole = {.answer = malloc(bytes + 1),
-                                        .reasoning = malloc(bytes + 1)};
-    must(whole.answer && whole.reasoning);
-    spw_reasoning_split(&whole, form, is_open, text, bytes);
-    must(whole.n_answer <= bytes && whole.n_reasoning <= bytes);
-    if (!spw_reasoning_has_marks(form))
-        must(whole.n_answer == bytes && memcmp(whole.answer, text, bytes) == 0);
-    struct spw_splitter s;
-    struct parts parts = {.whole = &whole};
-    spw_splitter_init(&s, form, is_open);
-    for (size_t at = 0; at < bytes; at += piece)
-        must(!spw_splitter_push(&s, text + at, piece < bytes - at ? piece : bytes - at, compare,
-                                &parts));
-    must(!spw_splitter_finish(&s, compare, &parts));
-    must(parts.n_answer == whole.n_answer && parts.n_reasoning == whole.n_reasoning);
-    free(whole.answer);
-    free(whole.reasoning);
+    struct parts whole = {0}, parts = {0};
+    split(&whole, form, is_open, text, bytes, bytes + 1);
+    split(&parts, form, is_open, text, bytes, piece);
+    for (int i = 0; i < 2; i++) {
+        const size_t n = whole.of[i].n;
+        must(n <= bytes && parts.of[i].n == n);
+        must(!n || memcmp(parts.of[i].text, whole.of[i].text, n) == 0);
+        if (!spw_reasoning_has_marks(form) && i == 0)
+            must(n == bytes && (!n || memcmp(whole.of[i].text, text, n) == 0));
+        spw_free(parts.of[i].text);
+        spw_free(whole.of[i].text);
+    }
     return 0;
 }

@@ -40,6 +40,7 @@ static int begin_part(struct chat *c, bool is_reasoning)
 static int show(void *context, bool is_reasoning, const char *text, size_t bytes)
 {
     struct chat *c = context;
+    SPW_TRY(spw_text_add(is_reasoning ? &c->reasoning : &c->answer, text, bytes));
     if (is_reasoning && !c->o->show_reasoning)
         return 0;
     if (c->shown != (is_reasoning ? CHAT_REASONING : CHAT_ANSWER))
@@ -151,25 +152,14 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
 }
 
 /* Adds the answer to the conversation, as its template expects it: reasoning apart. */
-static int add_answer(struct chat *c, const char *text)
+static int add_answer(struct chat *c)
 {
-    struct spw_reasoning_parts parts = {.answer = spw_alloc(c->reply.n + 1),
-                                        .reasoning = spw_alloc(c->reply.n + 1)};
-    int code = 0;
-    if (parts.answer && parts.reasoning) {
-        spw_reasoning_split(&parts, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt), text,
-                            c->reply.n);
-        code = cli_history_add_answer(c->messages, &parts);
-        if (code == 0 && !parts.n_answer && !parts.n_reasoning)
-            cli_note("the model has given an empty answer");
-        else if (code == 0 && !parts.n_answer)
-            cli_note("the model has reasoned and given no answer%s",
-                     c->o->show_reasoning ? "" : "; --show-reasoning shows the reasoning");
-    } else {
-        code = cli_fail(CLI_FAILED, "out of memory");
-    }
-    spw_free(parts.answer);
-    spw_free(parts.reasoning);
+    const int code = cli_history_add_answer(c->messages, &c->answer, &c->reasoning);
+    if (code == 0 && !c->answer.n && !c->reasoning.n)
+        cli_note("the model has given an empty answer");
+    else if (code == 0 && !c->answer.n)
+        cli_note("the model has reasoned and given no answer%s",
+                 c->o->show_reasoning ? "" : "; --show-reasoning shows the reasoning");
     return code;
 }
 
@@ -182,7 +172,7 @@ static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
         return cli_fail(CLI_FAILED, "out of memory");
     if (c->o->report)
         report_turn(c, n_prompt, r);
-    return add_answer(c, text);
+    return add_answer(c);
 }
 
 static struct spw_request make_request(struct chat *c, const int32_t *tokens, size_t n)
@@ -242,7 +232,7 @@ int cli_chat_answer(struct chat *c)
     if (n > context)
         return refuse_length(c, n, context);
     struct spw_request request = make_request(c, tokens, n);
-    c->reply.n = 0;
+    c->reply.n = c->answer.n = c->reasoning.n = 0;
     c->is_known = false;
     c->shown = CHAT_NOTHING;
     spw_splitter_init(&c->splitter, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt));
@@ -505,5 +495,7 @@ int cli_chat(const struct cli_options *o)
     json_decref(c.turns);
     spw_free(c.document);
     spw_free(c.reply.text);
+    spw_free(c.answer.text);
+    spw_free(c.reasoning.text);
     return code;
 }

@@ -28,8 +28,9 @@ struct chat {
      */
     char *document;
     size_t document_bytes, document_at;
-    struct spw_text reply;        /* of the running answer, with reasoning and its marks */
-    struct spw_splitter splitter; /* of the running answer */
+    /* Of the running answer: all of it, with the marks of reasoning; and its parts without them. */
+    struct spw_text reply, answer, reasoning;
+    struct spw_splitter splitter;
     enum { CHAT_NOTHING, CHAT_REASONING, CHAT_ANSWER } shown; /* what stdout got last of it */
     int write_error; /* -errno of a failed write to stdout, which ends the conversation */
     struct chat_turn last, sum; /* the latest turn; the sum of all turns */

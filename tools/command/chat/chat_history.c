@@ -161,12 +161,16 @@ int cli_history_add(json_t *messages, const char *role, const char *text, size_t
     return m ? add(messages, m) : refuse_text(text, bytes);
 }
 
-int cli_history_add_answer(json_t *messages, const struct spw_reasoning_parts *answer)
+int cli_history_add_answer(json_t *messages, const struct spw_text *answer,
+                           const struct spw_text *reasoning)
 {
-    json_t *m = message("assistant", answer->answer, answer->n_answer);
-    if (answer->n_reasoning)
-        cli_json_add(&m, "reasoning_content", json_stringn(answer->reasoning, answer->n_reasoning));
-    return add(messages, m);
+    const bool has_reasoned = reasoning->n || reasoning->failed;
+    const struct cli_field fields[] = {
+        {"role", json_string("assistant")},
+        {"content", cli_json_grown(answer)},
+        {has_reasoned ? "reasoning_content" : NULL, cli_json_grown(reasoning)},
+    };
+    return add(messages, CLI_OBJECT(fields));
 }
 
 void cli_history_cut(json_t *messages, size_t n)

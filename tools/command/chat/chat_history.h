@@ -19,7 +19,8 @@ int cli_history_check_file(const json_t *messages, const json_t *kept, const cha
 const char *cli_history_last_role(const json_t *messages);
 int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes);
 /* Adds an answer; with reasoning, the message also has "reasoning_content". */
-int cli_history_add_answer(json_t *messages, const struct spw_reasoning_parts *answer);
+int cli_history_add_answer(json_t *messages, const struct spw_text *answer,
+                           const struct spw_text *reasoning);
 /* Removes messages at the end until `n` are left. */
 void cli_history_cut(json_t *messages, size_t n);
 /* The number of messages before the last message of the user; SIZE_MAX if the user has none. */
