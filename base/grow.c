@@ -7,17 +7,23 @@
 
 enum { LEAST = 16 };
 
-int spw_grow(void *array, size_t *capacity, size_t n, size_t size)
+int spw_resize(void *array, size_t n, size_t size)
 {
     void *old;
+    memcpy(&old, array, sizeof old); /* a pointer of any type */
+    void *resized = n > SIZE_MAX / 2 / size ? NULL : spw_realloc(old, spw_max_u64(n, 1) * size);
+    if (!resized)
+        return -ENOMEM;
+    memcpy(array, &resized, sizeof resized);
+    return 0;
+}
+
+int spw_grow(void *array, size_t *capacity, size_t n, size_t size)
+{
     if (n <= *capacity)
         return 0;
     const size_t wanted = spw_max_u64(spw_max_u64(n, LEAST), 2 * *capacity);
-    memcpy(&old, array, sizeof old); /* a pointer of any type */
-    void *grown = wanted > SIZE_MAX / 2 / size ? NULL : spw_realloc(old, wanted * size);
-    if (!grown)
-        return -ENOMEM;
-    memcpy(array, &grown, sizeof grown);
+    SPW_TRY(spw_resize(array, wanted, size));
     *capacity = wanted;
     return 0;
 }

@@ -1,13 +1,16 @@
-/* Arrays and texts that grow by doubling. */
+/* Arrays and texts that grow. */
 #ifndef SPW_BASE_GROW_H
 #define SPW_BASE_GROW_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Room for `n` elements of `size` bytes in the array that the pointer at `array` owns, which has
- * room for *capacity: 0, or -ENOMEM, and nothing has changed. */
+/* By doubling: room for `n` elements of `size` bytes in the array that the pointer at `array` owns,
+ * which has room for *capacity: 0, or -ENOMEM, and nothing has changed. */
 int spw_grow(void *array, size_t *capacity, size_t n, size_t size);
+
+/* The same, exactly `n` elements, for an array that seldom grows. */
+int spw_resize(void *array, size_t n, size_t size);
 
 /* A text that grows; zero at first. Ends in a NUL that `n` leaves out, once something was added. */
 struct spw_text {

@@ -2,6 +2,8 @@
  * with its matrices in the order of their roles. Then come the rows of the head, divided into
  * blocks. Then come the experts of all layers, a block for each. */
 #include "model/weights/weights_parts.h"
+
+#include "base/grow.h"
 #include "quant/types.h"
 
 #include <assert.h>
@@ -240,15 +242,8 @@ static void cut_head(struct spw_weights *w, const struct spw_matrix *head)
 /* Makes room in both tables. */
 static int reserve(struct spw_weights *w, uint64_t n_matrices, uint64_t n_blocks)
 {
-    void *m = spw_realloc(w->matrices, n_matrices * sizeof *w->matrices);
-    if (!m)
-        return -ENOMEM;
-    w->matrices = m;
-    void *b = spw_realloc(w->blocks, n_blocks * sizeof *w->blocks);
-    if (!b)
-        return -ENOMEM;
-    w->blocks = b;
-    return 0;
+    SPW_TRY(spw_resize(&w->matrices, n_matrices, sizeof *w->matrices));
+    return spw_resize(&w->blocks, n_blocks, sizeof *w->blocks);
 }
 
 static void note_storage(struct spw_weights *w, uint32_t b)

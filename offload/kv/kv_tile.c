@@ -1,6 +1,8 @@
 /* Tiles and frames of the KV cache: see kv_cache.h and kv_tile.h. */
 #include "offload/kv/kv_tile.h"
 
+#include "base/grow.h"
+
 #include <assert.h>
 
 /* ---- orders between streams ---- */
@@ -163,14 +165,11 @@ int spw_kv_extend(struct spw_kv *kv, uint32_t n)
     needed += needed / 4; /* more attachments will follow: one for each layer */
     if (needed >= SPW_KV_NO_TILE)
         return -ENOMEM;
-    struct spw_kv_tile *tiles = spw_realloc(kv->tiles, needed * sizeof *tiles);
-    if (!tiles)
-        return -ENOMEM;
+    SPW_TRY(spw_resize(&kv->tiles, needed, sizeof *kv->tiles));
     for (uint32_t i = kv->n_tiles; i < needed; i++) {
-        tiles[i] = (struct spw_kv_tile){.disk = SPW_DISK_NONE, .refs = kv->free_tile};
+        kv->tiles[i] = (struct spw_kv_tile){.disk = SPW_DISK_NONE, .refs = kv->free_tile};
         kv->free_tile = i;
     }
-    kv->tiles = tiles;
     kv->n_tiles = (uint32_t)needed;
     return 0;
 }

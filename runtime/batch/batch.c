@@ -47,11 +47,9 @@ int spw_batch_copy_logits(struct spw_batch *b)
         struct spw_batch_entry *x = spw_batch_find(b, id);
         if (!x || !x->n_new || x->is_kept)
             continue;
-        float *kept = spw_realloc(x->kept_logits, x->n_new * bytes);
-        if (!kept)
-            return -ENOMEM;
-        memcpy(kept, x->logits, x->n_new * bytes);
-        x->logits = x->kept_logits = kept;
+        SPW_TRY(spw_resize(&x->kept_logits, x->n_new, bytes));
+        memcpy(x->kept_logits, x->logits, x->n_new * bytes);
+        x->logits = x->kept_logits;
         x->is_kept = true;
     }
     return 0;

@@ -1,5 +1,7 @@
 /* Sessions are opened, forked and closed: see spillway.h. sync.c computes their tokens. */
 #include "offload/kv/checkpoint.h"
+
+#include "base/grow.h"
 #include "runtime/engine/engine.h"
 
 #include <string.h>
@@ -154,14 +156,11 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
 {
     struct spw_engine *e = s->engine;
     SPW_TRY(spw_prefetch_forget(e->prefetch));
-    int32_t *tokens = spw_realloc(s->tokens, most_tokens * sizeof *tokens);
-    if (!tokens)
-        return -ENOMEM;
+    SPW_TRY(spw_resize(&s->tokens, most_tokens, sizeof *s->tokens));
     if (n < s->n_tokens) {
         SPW_TRY(spw_session_cut(s, s->residency, &n));
         s->has_logits = false;
     }
-    s->tokens = tokens;
     s->most_tokens = most_tokens;
     s->n_tokens = s->reused = n;
     s->n_attached = spw_min_u64(s->n_attached, n);

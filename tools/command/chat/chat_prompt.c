@@ -10,6 +10,8 @@
  * encoding of the text up to the mark must be the beginning of the encoding of the whole text. */
 #include "tools/command/chat/chat_prompt.h"
 
+#include "base/grow.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -251,24 +253,15 @@ int cli_prompt_keep(struct cli_prompt *p, const struct spw_result *r, const char
                                                 : tokens_of_reply(p, r, reply, bytes);
     if (n == SIZE_MAX)
         return 0;
-    char *text = spw_realloc(p->text, p->n_text + bytes + 1);
-    if (!text)
-        return -ENOMEM;
-    p->text = text;
-    int32_t *tokens = spw_realloc(p->tokens, (p->n_tokens + n + 1) * sizeof *tokens);
-    if (!tokens)
-        return -ENOMEM;
-    p->tokens = tokens;
-    struct mark *marks = spw_realloc(p->marks, (p->n_marks + 1) * sizeof *marks);
-    if (!marks)
-        return -ENOMEM;
-    p->marks = marks;
+    SPW_TRY(spw_resize(&p->text, p->n_text + bytes + 1, 1));
+    SPW_TRY(spw_resize(&p->tokens, p->n_tokens + n, sizeof *p->tokens));
+    SPW_TRY(spw_resize(&p->marks, p->n_marks + 1, sizeof *p->marks));
     if (bytes > 0)
-        memcpy(text + p->n_text, reply, bytes);
+        memcpy(p->text + p->n_text, reply, bytes);
     if (n > 0)
-        memcpy(tokens + p->n_tokens, r->tokens, n * sizeof *tokens);
+        memcpy(p->tokens + p->n_tokens, r->tokens, n * sizeof *p->tokens);
     p->n_text += bytes;
     p->n_tokens += n;
-    marks[p->n_marks++] = (struct mark){p->n_text, p->n_tokens};
+    p->marks[p->n_marks++] = (struct mark){p->n_text, p->n_tokens};
     return 0;
 }

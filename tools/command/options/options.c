@@ -1,5 +1,7 @@
 /* The option table and its parser: see options.h. */
 #include "tools/command/options/options.h"
+
+#include "base/grow.h"
 #include "tools/command/common.h"
 
 #include <ctype.h>
@@ -151,10 +153,8 @@ static int set_device(const struct cli_row *row, const char *value, struct cli_d
 
 static int add_text(struct cli_strings *list, const char *value)
 {
-    const char **grown = spw_realloc(list->items, (list->n + 1) * sizeof *grown);
-    if (!grown)
+    if (spw_resize(&list->items, list->n + 1, sizeof *list->items))
         return cli_fail(CLI_FAILED, "out of memory");
-    list->items = grown;
     list->items[list->n++] = value;
     return 0;
 }
@@ -172,10 +172,8 @@ static int add_bias(const struct cli_row *row, const char *value, struct cli_bia
         return cli_fail(CLI_REFUSED,
                         "--%s: found '%s', expected a token id, =, and a number from %g to %g",
                         row->name, value, row->min, row->max);
-    struct spw_logit_bias *grown = spw_realloc(list->items, (list->n + 1) * sizeof *grown);
-    if (!grown)
+    if (spw_resize(&list->items, list->n + 1, sizeof *list->items))
         return cli_fail(CLI_FAILED, "out of memory");
-    list->items = grown;
     list->items[list->n++] = (struct spw_logit_bias){(int32_t)token, (float)bias};
     return 0;
 }

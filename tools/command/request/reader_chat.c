@@ -1,6 +1,7 @@
 /* Conversations: messages, tools and other variables for the model's chat template. */
 #include "tools/command/request/reader_parts.h"
 
+#include "base/grow.h"
 #include "tools/command/chat/chat_prompt.h"
 
 #include <stdlib.h>
@@ -157,15 +158,11 @@ struct filled {
 
 static int add_spans(struct filled *f, const struct spw_encoding *message, size_t begin, size_t end)
 {
-    struct spw_text_span *grown =
-        spw_realloc(f->spans, (f->n_spans + message->n_plain + 1) * sizeof *grown);
-    if (!grown)
-        return -ENOMEM;
-    f->spans = grown;
+    SPW_TRY(spw_resize(&f->spans, f->n_spans + message->n_plain, sizeof *f->spans));
     for (size_t i = 0; i < message->n_plain; i++) {
         const size_t from = spw_max_u64(message->plain[i].begin, begin);
         const size_t to = spw_min_u64(message->plain[i].end, end);
-        grown[f->n_spans] =
+        f->spans[f->n_spans] =
             (struct spw_text_span){f->text.n + from - begin, f->text.n + to - begin};
         f->n_spans += from < to;
     }

@@ -8,6 +8,7 @@
  * Content encoding: a small body must not become a large one. */
 #include "tools/command/serve/access.h"
 
+#include "base/grow.h"
 #include "tools/command/input/text.h"
 
 #include <arpa/inet.h>
@@ -106,9 +107,8 @@ int serve_access_read_keys(struct serve_access *a, const char *path)
         return cli_fail_error(rc, &err, true);
     for (char *line = strtok_r(text, " \t\r\n", &rest); line && !rc;
          line = strtok_r(NULL, " \t\r\n", &rest)) {
-        char **keys = spw_realloc(a->keys, (a->n_keys + 1) * sizeof *keys);
-        a->keys = keys ? keys : a->keys;
-        if (keys && (keys[a->n_keys] = spw_strdup(line)))
+        if (!spw_resize(&a->keys, a->n_keys + 1, sizeof *a->keys) &&
+            (a->keys[a->n_keys] = spw_strdup(line)))
             a->n_keys++;
         else
             rc = cli_fail(CLI_FAILED, "out of memory");

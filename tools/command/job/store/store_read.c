@@ -1,6 +1,8 @@
 /* The records of the state: see store_parts.h. */
 #include "tools/command/job/store/store_parts.h"
 
+#include "base/grow.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,12 +178,12 @@ static bool add_kept(struct job_kept *k, size_t from, const json_t *tokens, uint
     const size_t n = json_array_size(tokens);
     if (from > k->n_tokens)
         return true;
-    int32_t *grown = spw_realloc(k->tokens, (from + n) * sizeof *grown);
-    if (!grown && from + n)
+    if (spw_resize(&k->tokens, from + n, sizeof *k->tokens))
         return false;
     for (size_t i = 0; i < n; i++)
-        grown[from + i] = (int32_t)json_integer_value(json_array_get(tokens, i));
-    *k = (struct job_kept){grown, from + n, hash};
+        k->tokens[from + i] = (int32_t)json_integer_value(json_array_get(tokens, i));
+    k->n_tokens = from + n;
+    k->hash = hash;
     return true;
 }
 
@@ -192,11 +194,9 @@ static bool take_kept(struct job_entry *e, const struct job_record *r, const jso
     const size_t choice = (size_t)json_integer_value(json_object_get(x, "choice"));
     struct job_under_way *u = under_way_of(e, r->digest, machine ? machine : "");
     if (u && choice >= u->n) {
-        struct job_kept *grown = spw_realloc(u->choices, (choice + 1) * sizeof *grown);
-        if (!grown)
+        if (spw_resize(&u->choices, choice + 1, sizeof *u->choices))
             return false;
-        memset(grown + u->n, 0, (choice + 1 - u->n) * sizeof *grown);
-        u->choices = grown;
+        memset(u->choices + u->n, 0, (choice + 1 - u->n) * sizeof *u->choices);
         u->n = choice + 1;
     }
     return u &&

@@ -1,5 +1,7 @@
 /* Instructions of summarize: see instructions.h. */
 #include "tools/command/job/summarize/instructions.h"
+
+#include "base/grow.h"
 #include "tools/command/job/instructions_texts.h"
 #include "tools/command/input/text.h"
 
@@ -214,10 +216,7 @@ static struct value number(uint64_t n, char digits[24])
 static int append_value(struct job_filled *out, enum placeholder which, const struct value *value)
 {
     if (which == TEXT || which == TITLE) {
-        struct spw_text_span *grown = spw_realloc(out->plain, (out->n_plain + 1) * sizeof *grown);
-        if (!grown)
-            return -ENOMEM;
-        out->plain = grown;
+        SPW_TRY(spw_resize(&out->plain, out->n_plain + 1, sizeof *out->plain));
         out->plain[out->n_plain++] =
             (struct spw_text_span){out->text.n, out->text.n + value->bytes};
     }

@@ -1,5 +1,7 @@
 /* One document of summarize: its strategy, its parts and merges, their prompts. */
 #include "tools/command/job/summarize/split.h"
+
+#include "base/grow.h"
 #include "tools/command/job/summarize/summarize_parts.h"
 
 #include <stdlib.h>
@@ -106,12 +108,10 @@ static int choose(struct job_summarize *s, struct job_work *w, struct request_re
 static int add_nodes(struct job_work *w, size_t n, struct request_refusal *why)
 {
     const size_t level = w->n_nodes ? w->nodes[w->n_nodes - 1].level + 1 : 0;
-    struct job_node *grown = spw_realloc(w->nodes, (w->n_nodes + n) * sizeof *grown);
-    if (!grown)
+    if (spw_resize(&w->nodes, w->n_nodes + n, sizeof *w->nodes))
         return request_refuse_memory(why);
     for (size_t i = 0; i < n; i++)
-        grown[w->n_nodes + i] = (struct job_node){.level = level, .index = i};
-    w->nodes = grown;
+        w->nodes[w->n_nodes + i] = (struct job_node){.level = level, .index = i};
     w->level_begin = w->n_nodes;
     w->n_nodes += n;
     w->n_left = n;
