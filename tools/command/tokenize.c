@@ -22,13 +22,10 @@ static int print_ids(const struct cli_options *o, const struct spw_tokenizer *t,
         putchar('\n');
         return 0;
     }
-    json_t *tokens = json_array();
-    for (size_t i = 0; i < n; i++)
-        cli_json_append(&tokens, CLI_JSON(spw_tokenizer_token(t, ids[i])));
     const struct cli_field fields[] = {
         {"n_tokens", CLI_JSON(n)},
         {"ids", cli_report_tokens(ids, n)},
-        {"tokens", tokens},
+        {"tokens", cli_report_names(t, ids, n)},
     };
     return cli_print_json(CLI_OBJECT(fields));
 }

@@ -148,15 +148,6 @@ static json_t *rules_json(const struct spw_model_config *c)
     return list;
 }
 
-/* The texts of tokens; null: it has none. */
-static json_t *names_json(const struct spw_tokenizer *t, const int32_t *ids, size_t n)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < n; i++)
-        cli_json_append(&list, CLI_JSON(t ? spw_tokenizer_token(t, ids[i]) : NULL));
-    return list;
-}
-
 static json_t *tokenizer_json(const struct spw_tokenizer *t)
 {
     size_t n_prefix, n_suffix;
@@ -165,9 +156,9 @@ static json_t *tokenizer_json(const struct spw_tokenizer *t)
     const struct cli_field fields[] = {
         {"vocab", CLI_JSON(spw_tokenizer_vocab_size(t))},
         {"prefix", cli_report_tokens(prefix, n_prefix)},
-        {"prefix_texts", names_json(t, prefix, n_prefix)},
+        {"prefix_texts", cli_report_names(t, prefix, n_prefix)},
         {"suffix", cli_report_tokens(suffix, n_suffix)},
-        {"suffix_texts", names_json(t, suffix, n_suffix)},
+        {"suffix_texts", cli_report_names(t, suffix, n_suffix)},
     };
     return CLI_OBJECT(fields);
 }
@@ -224,7 +215,7 @@ static void add_config(json_t **o, const struct facts *f)
         {"rope", CLI_JSON(rope_name(c->rope[c->full_kind].kind))},
         {"rope_theta", CLI_JSON(c->rope[c->full_kind].theta)},
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
-        {"eos_texts", names_json(f->tokenizer, c->eos, c->n_eos)},
+        {"eos_texts", cli_report_names(f->tokenizer, c->eos, c->n_eos)},
         {"suppressed", cli_report_tokens(c->suppressed, c->n_suppressed)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
     };

@@ -59,6 +59,14 @@ json_t *cli_report_tokens(const int32_t *tokens, size_t n)
     return list;
 }
 
+json_t *cli_report_names(const struct spw_tokenizer *t, const int32_t *tokens, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        cli_json_append(&list, CLI_JSON(t ? spw_tokenizer_token(t, tokens[i]) : NULL));
+    return list;
+}
+
 static json_t *waits_by_layer(struct spw_engine *e)
 {
     json_t *list = json_array();

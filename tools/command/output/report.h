@@ -25,6 +25,8 @@ json_t *cli_report_tiers(uint64_t device, uint64_t host, uint64_t disk);
 /* {"host_to_device": ...} */
 json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT]);
 json_t *cli_report_tokens(const int32_t *tokens, size_t n);
+/* Their texts in the tokenizer; null: it has none, or there is no tokenizer. */
+json_t *cli_report_names(const struct spw_tokenizer *t, const int32_t *tokens, size_t n);
 /* How a plan computes, in tables: "bf16", "bf16 with int8 activations". */
 const char *cli_report_compute(const struct spw_plan_info *p);
 json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const uint64_t *run);

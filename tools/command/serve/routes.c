@@ -3,6 +3,7 @@
  * with /v1 or not. */
 #include "tools/command/serve/serve.h"
 
+#include "tools/command/output/report.h"
 #include "tools/command/serve/protocol_parts.h"
 #include "tools/command/serve/page_texts.h"
 #include "tools/command/serve/work.h"
@@ -169,14 +170,6 @@ static int answer_tokenizer_info(struct serve_server *s, struct serve_call *call
     return 0;
 }
 
-static json_t *token_names(const struct serve_server *s, const int32_t *tokens, size_t n)
-{
-    json_t *names = json_array();
-    for (size_t i = 0; i < n; i++)
-        cli_json_append(&names, CLI_JSON(token_name(s, tokens[i])));
-    return names;
-}
-
 static int reply_tokens(struct serve_server *s, struct serve_call *call, const json_t *body,
                         const int32_t *tokens, size_t n, struct serve_reply *reply,
                         struct request_refusal *why)
@@ -184,14 +177,11 @@ static int reply_tokens(struct serve_server *s, struct serve_call *call, const j
     enum { JSON_BYTES = 64 }; /* of a value and its text */
     const bool named = json_is_true(json_object_get(body, "return_token_strs"));
     SPW_TRY(serve_share_grow(&call->share, call->share.bytes + (1 + named) * n * JSON_BYTES, why));
-    json_t *ids = json_array();
-    for (size_t i = 0; i < n; i++)
-        cli_json_append(&ids, json_integer(tokens[i]));
     const struct cli_field fields[] = {
         {"count", CLI_JSON((uint64_t)n)},
         {"max_model_len", CLI_JSON(serve_longest(s))},
-        {"tokens", ids},
-        {"token_strs", CLI_OR_NULL(named, token_names(s, tokens, n))},
+        {"tokens", cli_report_tokens(tokens, n)},
+        {"token_strs", CLI_OR_NULL(named, cli_report_names(s->model.tokenizer, tokens, n))},
     };
     reply_json(CLI_OBJECT(fields), reply);
     return 0;

@@ -1,6 +1,8 @@
 /* The items of a job: see store.h. */
 #include "tools/command/job/store/store_parts.h"
 
+#include "tools/command/output/report.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -351,14 +353,6 @@ int job_store_part(struct job_store *s, const struct request *x, json_t **line)
 
 /* ---- answers under way ---- */
 
-static json_t *tokens_json(const struct spw_result *r, size_t from)
-{
-    json_t *tokens = json_array();
-    for (size_t i = from; i < r->n_tokens; i++)
-        cli_json_append(&tokens, CLI_JSON((int64_t)r->tokens[i]));
-    return tokens;
-}
-
 int job_store_keep_answers(struct job_store *s, struct request *x, const char *machine)
 {
     struct job_record r = {.kind = JOB_KEPT, .digest = x->digest};
@@ -373,7 +367,8 @@ int job_store_keep_answers(struct job_store *s, struct request *x, const char *m
             {"machine", CLI_JSON(machine)},
             {"choice", CLI_JSON(i)},
             {"from", CLI_JSON(c->n_kept)},
-            {"tokens", tokens_json(&c->result, c->n_kept)},
+            {"tokens",
+             cli_report_tokens(c->result.tokens + c->n_kept, c->result.n_tokens - c->n_kept)},
             {"logits_hash", CLI_JSON((const char *)hex)},
         };
         code = append(s, r, text_of(CLI_OBJECT(fields)), -1);
