@@ -93,21 +93,6 @@ SPW_INLINE uint64_t spw_align_up(uint64_t a, uint64_t align)
     return (a + align - 1) & ~(align - 1);
 }
 
-/* White space, as JSON has it. */
-static inline bool spw_is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
-/* Leaves white space out at both ends. */
-static inline void spw_trim(const char **text, size_t *bytes)
-{
-    for (; *bytes && spw_is_blank(**text); --*bytes)
-        ++*text;
-    while (*bytes && spw_is_blank((*text)[*bytes - 1]))
-        --*bytes;
-}
-
 /* The allocator of the library. NULL without memory; spw_free accepts NULL. */
 void *spw_alloc(size_t bytes);
 void *spw_alloc_zero(size_t count, size_t bytes); /* overflow of the product gives NULL */

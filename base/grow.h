@@ -1,4 +1,4 @@
-/* Arrays and texts that grow. */
+/* Arrays and texts that grow, and white space in texts. */
 #ifndef SPW_BASE_GROW_H
 #define SPW_BASE_GROW_H
 
@@ -20,5 +20,20 @@ struct spw_text {
 };
 /* 0 or -ENOMEM. */
 int spw_text_add(struct spw_text *t, const char *bytes, size_t n);
+
+/* White space, as JSON has it. */
+static inline bool spw_is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* Leaves white space out at both ends. */
+static inline void spw_trim(const char **text, size_t *bytes)
+{
+    for (; *bytes && spw_is_blank(**text); --*bytes)
+        ++*text;
+    while (*bytes && spw_is_blank((*text)[*bytes - 1]))
+        --*bytes;
+}
 
 #endif

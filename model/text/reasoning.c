@@ -9,6 +9,8 @@
  * If held bytes turn out to be no mark, the first one is text, and the others are read again. */
 #include "model/text/reasoning.h"
 
+#include "base/grow.h"
+
 #include <string.h>
 
 static const struct {

@@ -9,6 +9,8 @@
  * Behind a call, another one may follow without a mark: then the state is HEAD again. */
 #include "model/text/tool_calls.h"
 
+#include "base/grow.h"
+
 #include <string.h>
 
 /* ---- held bytes ---- */
