@@ -221,7 +221,8 @@ int request_fold_systems(struct request *x, const struct request_reader *r, json
     struct folding f = {.habits = &r->habits, .out = json_array()};
     f.failed = !f.out;
     fold(&f, messages);
-    f.failed = f.failed || json_array_clear(messages) || json_array_extend(messages, f.out);
+    f.failed = f.failed || f.text.failed || json_array_clear(messages) ||
+               json_array_extend(messages, f.out);
     json_decref(f.out);
     spw_free(f.text.text);
     return f.failed ? request_refuse_memory(why) : 0;
