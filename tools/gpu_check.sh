@@ -17,9 +17,11 @@
 #                     (520); tests get half of the time, or all of it without speed parts
 #     --parts LIST    some of contact,sanitize,tests,1b,q,moe,io,8b,compare (default: all): the first minute,
 #                     the kernels under compute-sanitizer, all tests, the benchmarks of 1B and 8B in bf16, of
-#                     8B in Q4_K (q), of a mixture, 30B-A3B in Q4_K (moe), of the disk tier, and the comparison
-#                     with transformers. 520 seconds are too short for all: on the first day three commands,
-#                     contact,sanitize then tests then 1b,q,moe
+#                     1B and 8B in Q4_K (q), of a mixture, 30B-A3B in Q4_K (moe), of the disk tier, and the
+#                     comparison with transformers. q and moe are measured with and without --host-compute,
+#                     under small budgets beside a process that takes the rest of the card's memory.
+#                     520 seconds are too short for all: on the first day three commands,
+#                     contact,sanitize then tests then 1b,q,moe; a fourth one, 8b, where there is time
 #     --pack DIR      fills DIR, and DIR.tar.xz, with everything for a machine that can neither build nor
 #                     install: the programs without symbols, and in DIR/lib the libraries that they
 #                     use. All programs have the same kernels, so the archive is about as large as one
@@ -305,7 +307,7 @@ same_hash() { # A B
 }
 
 hog_comes() { # LEAVE_BYTES: starts the other process, which takes nothing yet
-    coproc HOG { exec timeout -k 5 180 "$build/gpu_hog" "$1"; }
+    coproc HOG { exec timeout -k 5 "$limit" "$build/gpu_hog" "$1"; }
     local line
     read -r -t 60 line <&"${HOG[0]}" && [ "$line" = ready ]
 }
@@ -433,8 +435,23 @@ launch_orders() {
     same_hash "$report.json" "${report}_late.json"
 }
 
+multiplied_of() { # REPORT: bytes that the CPU has multiplied in host memory
+    sed -n 's/.*"host_multiplied_bytes": \([0-9]*\).*/\1/p' "$1"
+}
+
+# host_compute NAME BUDGET: the logits are the same where the CPU multiplies weights in host memory, and where all
+# weights cross the link. Skipped if it multiplies none: weights in bf16, or a link that is as fast.
+host_compute() {
+    local on=$out/$1_host_on.json off=$out/$1_host_off.json
+    generate "$on" --device-memory "$2" --host-compute auto >/dev/null || return
+    generate "$off" --device-memory "$2" --host-compute off >/dev/null || return
+    echo "the CPU multiplied $(multiplied_of "$on") bytes, and $(multiplied_of "$off") with --host-compute off"
+    [ "$(multiplied_of "$off")" = 0 ] && same_hash "$on" "$off" || return 1
+    [ "$(multiplied_of "$on")" != 0 ] || return 77
+}
+
 # The smallest budget, which streams weights and KV, and moves experts; twice the smallest; all on the card. All
-# give the same logits.
+# give the same logits, with and without the products of the CPU.
 placed_launch_orders() { # NAME
     local least place
     least=$(least_budget) && [ -n "$least" ] || { note "launch orders of $model: no plan" && return; }
@@ -444,15 +461,18 @@ placed_launch_orders() { # NAME
     for place in kv weights; do
         [ ! -s "$out/$1_$place.json" ] || run_check "$1_card_and_$place" same_hash "$out/$1_card.json" "$out/$1_$place.json"
     done
+    run_check "$1_host_compute" host_compute "$1" "$least"
 }
 
 # The same for bf16, quantized weights and experts; and old KV on disk, or as int8.
 all_launch_orders() {
-    local least disk=$out/disk
+    local least name disk=$out/disk
     placed_launch_orders orders
-    rm -f "$out/q4.gguf"
-    run_spillway quantize models/records256 "$out/q4.gguf" --type q4_0 >"$out/quantize.log" 2>&1
-    model=$out/q4.gguf placed_launch_orders orders_q4
+    for name in records256 records-experts; do
+        rm -f "$out/q4.gguf"
+        run_spillway quantize models/$name "$out/q4.gguf" --type q4_0 >"$out/quantize_$name.log" 2>&1
+        model=$out/q4.gguf placed_launch_orders "orders_q4_$name"
+    done
     rm -f "$out/q4.gguf"
     model=models/records-experts placed_launch_orders orders_experts
     least=$(least_budget) && [ -n "$least" ] || return
@@ -531,6 +551,20 @@ bench() {
     [ $status = 0 ] || note "bench $name failed: $(tail -n 1 "$out/bench_$name.log")"
 }
 
+# bench_small NAME MODEL SECONDS CONTEXTS GIB OPTIONS...: as a card of GIB would do: another process takes the rest of
+# this one, but for the kernels and streams beside a budget. With and without products of the CPU.
+bench_small() {
+    local host
+    if ! hog_comes $((($5 + 1) << 30)) || ! hog_takes; then
+        note "bench $1: left out, the rest of the card could not be taken"
+        return
+    fi
+    for host in auto off; do
+        bench "$1_$5_$host" "$2" "$3" "$4" "$5GiB" --host-compute $host "${@:6}"
+    done
+    hog_leaves
+}
+
 make_model() { # NAME CONFIG
     [ -s "$models/$1/config.json" ] && return
     mkdir -p "$models"
@@ -566,6 +600,7 @@ compare() {
 }
 
 measure() {
+    local gib
     if ! command -v python3 >/dev/null; then
         note "python3 is not here: no models with random weights, so no speed"
         return
@@ -573,11 +608,18 @@ measure() {
     if { wanted 1b || wanted io || wanted compare; } && make_model 1b llama-3.2-1b.json && wanted 1b; then
         bench 1b "$models/1b" 60 8192,32768,130944 0,4GiB
     fi
+    if wanted q && make_gguf 1b-q4_k --type q4_k --shape 1b; then
+        bench 1b_q "$models/1b-q4_k.gguf" 30 8192 0
+    fi
     if wanted q && make_gguf 8b-q4_k --type q4_k --shape 8b; then
-        bench q "$models/8b-q4_k.gguf" 60 8192 0,4GiB
+        bench q "$models/8b-q4_k.gguf" 40 8192 0
+        bench_small q "$models/8b-q4_k.gguf" 40 8192 4
     fi
     if wanted moe && make_gguf 30b-a3b-q4_k --type q4_k --shape 30b-a3b; then
-        bench moe "$models/30b-a3b-q4_k.gguf" 90 2048 0,7GiB,4GiB
+        bench moe "$models/30b-a3b-q4_k.gguf" 60 2048 0
+        for gib in 12 8 4; do
+            bench_small moe "$models/30b-a3b-q4_k.gguf" 40 2048 $gib
+        done
     fi
     if wanted 8b && ! seconds_left 150; then
         note "8b: left out, it takes about 150 seconds and $((limit - SECONDS)) were left"
