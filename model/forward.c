@@ -9,7 +9,7 @@ static struct spw_norm_args norm_args(const struct spw_forward *f, uint64_t weig
 {
     return (struct spw_norm_args){.x = x,
                                   .y = y,
-                                  .weight = f->small + weight,
+                                  .weight = spw_forward_vector(f, weight),
                                   .rows = rows,
                                   .cols = cols,
                                   .x_stride = cols,
@@ -126,6 +126,12 @@ static uint64_t factor_after_mlp(const struct spw_forward *f, const struct spw_l
     return f->weights->config->layer_inputs ? SPW_SMALL_NONE : v->layer_scale;
 }
 
+int spw_forward_product(const struct spw_forward *f, const struct spw_operand *m,
+                        const struct spw_linear_args *a, bool same_x)
+{
+    return m->on_host ? f->host->linear(f->host->context, a, same_x) : f->ops->linear(a, f->stream);
+}
+
 int spw_forward_linear(const struct spw_forward *f, const struct spw_operand *m, int n_matrices,
                        uint64_t bias, const void *x, const void *residual, void *y, size_t stride,
                        size_t rows)
@@ -144,7 +150,7 @@ int spw_forward_linear(const struct spw_forward *f, const struct spw_operand *m,
         a.residual = residual ? (const uint8_t *)residual + at : NULL;
         a.y_stride = stride;
         a.has_codes = spw_codes_shared(coded, first->type);
-        SPW_TRY(f->ops->linear(&a, f->stream));
+        SPW_TRY(spw_forward_product(f, first, &a, done > 0));
         if (spw_type_is_quantized(first->type))
             coded = first->type;
         done += a.n;
@@ -165,12 +171,13 @@ int spw_forward_linear_added(const struct spw_forward *f, const struct spw_opera
 {
     const uint64_t scale =
         branch < SPW_BRANCHES ? f->weights->branch_scales[branch] : SPW_SMALL_NONE;
-    if (after_norm == SPW_SMALL_NONE && scale == SPW_SMALL_NONE)
+    void *y = m->on_host ? f->b.from_host : f->b.x;
+    if (after_norm == SPW_SMALL_NONE && scale == SPW_SMALL_NONE && !m->on_host)
         return linear(f, m, bias, x, h, h, rows);
-    SPW_TRY(linear(f, m, bias, x, NULL, f->b.x, rows));
+    SPW_TRY(linear(f, m, bias, x, NULL, y, rows));
     if (after_norm == SPW_SMALL_NONE)
-        return norm_of(f, SPW_NORM_NONE, 0, scale, f->b.x, h, SPW_SMALL_NONE, h, rows);
-    return norm_added(f, after_norm, f->b.x, factor, h, rows);
+        return norm_of(f, SPW_NORM_NONE, 0, scale, y, h, SPW_SMALL_NONE, h, rows);
+    return norm_added(f, after_norm, y, factor, h, rows);
 }
 
 /* b.gated = act(b.gated), n rows. */
@@ -189,7 +196,8 @@ static int gated_linear(const struct spw_forward *f, const struct spw_layer_weig
     const struct spw_operand *up = &m->of[SPW_MATRIX_UP];
     const struct spw_gated_linear_args a = gated_args(f, m, bias, x, rows);
     if (!f->weights->config->plain_mlp)
-        return f->ops->gated_linear(&a, f->stream);
+        return up->on_host ? f->host->gated_linear(f->host->context, &a)
+                           : f->ops->gated_linear(&a, f->stream);
     SPW_TRY(linear(f, up, bias, x, NULL, f->b.gated, rows));
     return activate(f, up, rows);
 }

@@ -34,6 +34,7 @@ struct spw_forward_buffers {
     void *gated;              /* [rows][intermediate], or [rows][layer_inputs] if that is more */
     void *workspace;          /* of linear */
     void *codes;              /* [rows] of linear's codes, if it needs them */
+    void *from_host;          /* [rows][hidden]: what the host has multiplied, before it is added */
     float *scores;            /* [rows][experts]: scratch of a router */
     struct spw_choice *gates; /* [rows]: the weight of the expert that every row has */
     /* Of a layer with a state: a row of struct spw_mixer_config; what the convolution makes of it,
@@ -43,8 +44,18 @@ struct spw_forward_buffers {
     uint32_t *not_finite; /* a word: see struct spw_recur_args */
 };
 
+/* Products with matrices in host memory (struct spw_operand.on_host), of rows on the device: as the
+ * operations of struct spw_ops, but these return when the product is done, and y is on its way.
+ * same_x: x is that of the call before. No residual. */
+struct spw_forward_host {
+    int (*linear)(void *context, const struct spw_linear_args *a, bool same_x);
+    int (*gated_linear)(void *context, const struct spw_gated_linear_args *a);
+    void *context;
+};
+
 struct spw_forward {
     const struct spw_ops *ops;
+    const struct spw_forward_host *host; /* NULL: no matrix is in host memory */
     const struct spw_weights *weights;
     const float *small; /* norms, biases and rope frequencies, on the device: see weights.h */
     struct spw_forward_buffers b;

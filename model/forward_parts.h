@@ -14,6 +14,9 @@ static inline const float *spw_forward_vector(const struct spw_forward *f, uint6
 struct spw_linear_args spw_forward_linear_args(const struct spw_forward *f,
                                                const struct spw_operand *m, const void *x, void *y,
                                                size_t rows);
+/* One product, where its matrix lies. same_x: x is that of the call before. */
+int spw_forward_product(const struct spw_forward *f, const struct spw_operand *m,
+                        const struct spw_linear_args *a, bool same_x);
 /* y = x W^T, plus the residual if there is one, for several matrices whose outputs are side by side
  * in y, whose rows are `stride` apart. Matrices of one type that are also adjacent in memory become
  * one product. This does not change the bits of an output. */

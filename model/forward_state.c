@@ -329,12 +329,12 @@ static int rates_of_scan(const struct call *c)
     void *dt = f->b.state_rates, *narrow = number_at(f, dt, c->m->value_dim);
     SPW_TRY(spw_forward_linear(f, scan, 1, SPW_SMALL_NONE, f->b.state_conv, NULL, narrow, stride,
                                c->rows));
-    struct spw_linear_args a =
-        spw_forward_linear_args(f, &c->matrices->of[SPW_MATRIX_SCAN_DT], narrow, dt, c->rows);
+    const struct spw_operand *wide = &c->matrices->of[SPW_MATRIX_SCAN_DT];
+    struct spw_linear_args a = spw_forward_linear_args(f, wide, narrow, dt, c->rows);
     a.x_stride = stride;
     a.y_stride = stride;
     a.bias = f->small + c->v->dt_bias;
-    return f->ops->linear(&a, f->stream);
+    return spw_forward_product(f, wide, &a, false);
 }
 
 static int take_scan(const struct call *c)

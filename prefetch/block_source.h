@@ -39,6 +39,7 @@ struct spw_block {
     uint64_t moved_bytes;    /* bytes over the link for each transfer of the block */
     uint8_t *resident;       /* its place on the device, or NULL */
     bool in_place;           /* kernels read the pieces where they are: nothing is copied */
+    uint32_t host_rows;      /* passes of so many rows leave it where it is, in host memory */
     void (*prepare)(void *); /* called once, on a link, before anything reads the pieces */
     void (*copied)(void *);  /* called in stream order when a copy of the pieces is done */
     void *context;           /* argument of both calls; each call may be NULL */

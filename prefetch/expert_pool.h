@@ -6,7 +6,7 @@
  *           order of their transfers. So reads go on while experts compute
  *   done    its kernels are queued: its frame may be filled again when they are over
  *
- * Where the host multiplies what a visit has missed (runtime/step/host_experts.h), only resident
+ * Where the host multiplies what a visit has missed (runtime/step/host_products.h), only resident
  * experts are next. The others lie in host memory, packed, or are read into the bounce slots:
  *
  *   host       the weights of a missed expert, packed ones first. The host waits for their read

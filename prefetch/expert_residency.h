@@ -15,10 +15,16 @@
  *                 (pairs[a][b] + PRIOR * share of b) / (rows that chose a + PRIOR)
  *
  * Where the host multiplies the experts that a visit has missed, none of them must come. A missed
- * expert gets a frame only if its chance is HOST_MARGIN times that of the expert which leaves: the
- * link is about so much slower than the host. Of the traces in SPEED.md, 3 of 12 resident, a margin
- * of 1 misses 0.89 experts and moves 0.69, 2 misses 0.94 and moves 0.39, 3 misses 1.01 and moves
- * 0.22, 5 misses 1.11 and moves 0.08.
+ * expert gets a frame only if its chance is HOST_MARGIN times that of the expert which leaves. The
+ * margin is 3 for this reason: host and link work at the same time, so a visit takes max(missed,
+ * q * moved) times an expert's bytes / host rate, where q = host rate / link rate is 3 to 5 beside
+ * a GPU. Of the traces in SPEED.md, 3 of 12 resident:
+ *
+ *   margin   missed   moved   time with q = 3, 4, 5
+ *        1     0.89    0.69     2.07   2.76   3.45
+ *        2     0.94    0.39     1.17   1.56   1.95
+ *        3     1.01    0.22     1.01   1.01   1.10
+ *        5     1.11    0.08     1.11   1.11   1.11
  *
  * SPEED.md compares this rule with others. No time of arrival enters: the routing alone decides. */
 #ifndef SPW_PREFETCH_EXPERT_RESIDENCY_H

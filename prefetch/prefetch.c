@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Time in which computation stood still because the host waited for the disk.
+/* Time in which computation stood still because the host waited for the disk, or for its products.
  *
  * The host queues a kernel only after the reads of its tiles are over, so no stream sees the wait
  * for a read. A wait counts as a whole if the compute stream ran empty during the wait: the sum is
@@ -32,14 +32,14 @@ struct spw_prefetch {
                           first use */
 };
 
-static int stall_begin(struct spw_prefetch *p)
+int spw_prefetch_stall_begin(struct spw_prefetch *p)
 {
     p->stall.since = spw_now_seconds();
     return spw_lane_event_record(p->lane, p->stall.reached, p->lane->compute);
 }
 
 /* `range`: the layer that waited; SPW_RANGES or more: none. */
-static void stall_end(struct spw_prefetch *p, uint32_t range)
+void spw_prefetch_stall_end(struct spw_prefetch *p, uint32_t range)
 {
     if (p->lane->ops->event_is_over(p->lane->device, p->stall.reached))
         p->stall.seconds[spw_min_u32(range, SPW_RANGES)] += spw_now_seconds() - p->stall.since;
@@ -181,11 +181,23 @@ static int fill_kv(struct spw_prefetch *p)
     return 0;
 }
 
-/* Finds the next streamed block of the schedule. */
+bool spw_prefetch_is_on_host(const struct spw_prefetch *p, uint32_t block)
+{
+    const uint32_t rows = p->o.blocks[block].host_rows;
+    return rows && p->schedule->rows <= rows;
+}
+
+/* Whether the block comes in a slot. */
+static bool comes(const struct spw_prefetch *p, uint32_t block)
+{
+    return is_streamed(&p->o.blocks[block]) && !spw_prefetch_is_on_host(p, block);
+}
+
+/* Finds the next block of the schedule that comes. */
 static bool next_streamed(const struct spw_prefetch *p, struct spw_block_cursor *c, uint32_t *block)
 {
     while (spw_schedule_next_block(p->schedule, c, block))
-        if (is_streamed(&p->o.blocks[*block]))
+        if (comes(p, *block))
             return true;
     return false;
 }
@@ -197,6 +209,19 @@ static int wait_loaded(struct spw_prefetch *p, uint32_t block, spw_stream s)
     if (!p->loaded[block])
         return 0;
     SPW_TRY(spw_lane_stream_wait(p->lane, s, p->loaded[block]));
+    if (p->o.blocks[block].host_rows) /* the host has not waited */
+        return 0;
+    spw_lane_event_close(p->lane, p->loaded[block]);
+    p->loaded[block] = NULL;
+    return 0;
+}
+
+/* Before the host reads a block for the first time: it is packed. */
+static int host_waits_loaded(struct spw_prefetch *p, uint32_t block)
+{
+    if (!p->loaded[block])
+        return 0;
+    SPW_TRY(spw_lane_event_sync(p->lane, p->loaded[block]));
     spw_lane_event_close(p->lane, p->loaded[block]);
     p->loaded[block] = NULL;
     return 0;
@@ -327,9 +352,9 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     assert(spw_kv_source_holds(&p->kv, p->kv.ring.waited, t));
     if (!p->o.disk)
         return spw_kv_source_wait(&p->kv, slot);
-    SPW_TRY(stall_begin(p));
+    SPW_TRY(spw_prefetch_stall_begin(p));
     int rc = spw_kv_source_wait(&p->kv, slot);
-    stall_end(p, t->reader);
+    spw_prefetch_stall_end(p, t->reader);
     return rc;
 }
 
@@ -338,9 +363,9 @@ int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint3
 {
     if (!spw_kv_is_loading(seq, slice))
         return 0;
-    SPW_TRY(stall_begin(p));
+    SPW_TRY(spw_prefetch_stall_begin(p));
     int rc = spw_kv_finish_load(seq, slice);
-    stall_end(p, layer);
+    spw_prefetch_stall_end(p, layer);
     return rc;
 }
 
@@ -360,19 +385,23 @@ static int wait_streamed(struct spw_prefetch *p, uint32_t block, uint8_t **slot)
     assert(spw_block_source_block(&p->weights, p->weights.ring.waited) == block);
     if (!p->o.blocks[block].n_reads)
         return spw_block_source_wait(&p->weights, slot);
-    SPW_TRY(stall_begin(p));
+    SPW_TRY(spw_prefetch_stall_begin(p));
     int rc = spw_block_source_wait(&p->weights, slot);
-    stall_end(p, p->o.blocks[block].layer);
+    spw_prefetch_stall_end(p, p->o.blocks[block].layer);
     return rc;
 }
 
 int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights)
 {
-    if (is_streamed(&p->o.blocks[block])) {
+    if (comes(p, block)) {
         uint8_t *slot;
         SPW_TRY(wait_streamed(p, block, &slot));
         *weights = slot;
         return 0;
+    }
+    if (spw_prefetch_is_on_host(p, block)) {
+        *weights = p->o.blocks[block].pieces[0].from;
+        return host_waits_loaded(p, block);
     }
     *weights = p->o.blocks[block].resident;
     return wait_loaded(p, block, p->lane->compute);
@@ -385,7 +414,7 @@ const uint8_t *spw_prefetch_resident(const struct spw_prefetch *p, uint32_t bloc
 
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block)
 {
-    if (!is_streamed(&p->o.blocks[block]))
+    if (!comes(p, block))
         return 0;
     SPW_TRY(spw_ring_release(&p->weights.ring));
     return fill_weights(p);
@@ -418,9 +447,9 @@ int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *e
 {
     if (!p->o.weights_io || !spw_expert_pool_waits(&p->experts))
         return spw_expert_pool_next(&p->experts, expert, at);
-    SPW_TRY(stall_begin(p));
+    SPW_TRY(spw_prefetch_stall_begin(p));
     int rc = spw_expert_pool_next(&p->experts, expert, at);
-    stall_end(p, layer);
+    spw_prefetch_stall_end(p, layer);
     return rc;
 }
 
@@ -434,17 +463,6 @@ uint32_t spw_prefetch_n_host_experts(const struct spw_prefetch *p, bool packed)
     return packed ? p->experts.n_packed : p->experts.n_host;
 }
 
-/* Before the host reads a block for the first time: it is packed. */
-static int host_waits_loaded(struct spw_prefetch *p, uint32_t block)
-{
-    if (!p->loaded[block])
-        return 0;
-    SPW_TRY(spw_lane_event_sync(p->lane, p->loaded[block]));
-    spw_lane_event_close(p->lane, p->loaded[block]);
-    p->loaded[block] = NULL;
-    return 0;
-}
-
 int spw_prefetch_host_expert(struct spw_prefetch *p, uint32_t layer, uint32_t i,
                              struct spw_host_expert *out)
 {
@@ -452,9 +470,9 @@ int spw_prefetch_host_expert(struct spw_prefetch *p, uint32_t layer, uint32_t i,
         SPW_TRY(spw_expert_pool_host(&p->experts, i, out));
         return host_waits_loaded(p, p->o.first_expert + out->expert);
     }
-    SPW_TRY(stall_begin(p));
+    SPW_TRY(spw_prefetch_stall_begin(p));
     int rc = spw_expert_pool_host(&p->experts, i, out);
-    stall_end(p, layer);
+    spw_prefetch_stall_end(p, layer);
     return rc;
 }
 

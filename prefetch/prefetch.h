@@ -57,17 +57,22 @@ void spw_prefetch_finish(struct spw_prefetch *p);
  * i is at slot + i * tile_bytes. The host waits for tiles that are still being written to the disk.
  * -EBADMSG: a tile is lost, see spw_kv_take_loss; then only forget may follow. */
 int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, uint8_t **slot);
-/* Seconds in which computation stood still for the disk: in a layer, or (SPW_RANGES) outside of all
- * layers. */
+/* Seconds in which computation stood still for the disk, or for products of the host: in a layer,
+ * or (SPW_RANGES) outside of all layers. */
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range);
+/* Around a wait of the host: it counts there, if computation ran empty meanwhile. */
+int spw_prefetch_stall_begin(struct spw_prefetch *p);
+void spw_prefetch_stall_end(struct spw_prefetch *p, uint32_t range);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
 /* Waits for the load of the slice, if there is one. The wait counts like the wait for a slot of its
  * layer. */
 int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t slice,
                            uint32_t layer);
-/* Waits for the next weight block. *weights: its slot or its resident place; NULL for a block in
- * place. -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; then
- * only forget may follow. */
+/* Whether the running pass leaves the block in host memory. */
+bool spw_prefetch_is_on_host(const struct spw_prefetch *p, uint32_t block);
+/* Waits for the next weight block. *weights: its slot, its resident place, or that in host memory;
+ * NULL for a block in place. -EIO: its file could not be read (spw_prefetch_failed_read), or the
+ * device is lost; then only forget may follow. */
 int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights);
 /* Where a resident block lies; NULL: in the mapped file. */
 const uint8_t *spw_prefetch_resident(const struct spw_prefetch *p, uint32_t block);

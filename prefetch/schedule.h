@@ -46,6 +46,7 @@ struct spw_schedule {
     uint32_t slot_tiles; /* the most tiles of one transfer: a multiple of a split */
     uint32_t n_parts;
     struct spw_part_reads *parts;
+    uint64_t rows;                          /* of the pass: see spw_block.host_rows */
     uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
     uint32_t n_head_rounds;                 /* how often the head's blocks are walked */
     struct spw_kv_cursor first_kv;          /* where the transfers begin: at 0, or where a pass */

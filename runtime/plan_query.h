@@ -55,6 +55,11 @@ struct spw_plan_info {
     /* Steps of so many rows, at most, have the CPU multiply the experts that lie in host memory or
      * come from the files; 0: these go to the device in every step. */
     uint32_t host_rows;
+    /* The same of layers whose weights do not stay on the device: steps of so many rows, at most,
+     * have the CPU multiply the weights of n_layers_on_host of them in host memory, and only rows
+     * cross the link. The bytes of these weights. */
+    uint32_t host_layer_rows, n_layers_on_host;
+    uint64_t host_layers_bytes;
     /* Bytes of experts that a token is expected to miss, after the first tokens: from the files,
      * and from the host. They follow from options.expert_counts; without counts, all experts are
      * taken to be chosen equally often, and a real run misses fewer. No other number has these

@@ -92,8 +92,8 @@ enum spw_drafts {
     SPW_DRAFTS_MODEL, /* as AUTO, but of options.draft_model only */
 };
 
-/* Experts that lie in host memory, while a GPU computes: where their weights are quantized, the CPU
- * multiplies them there when rows are few, and no result depends on that. */
+/* Layers and experts that lie in host memory, while a GPU computes: where their weights are
+ * quantized, the CPU multiplies them there when rows are few, and no result depends on that. */
 enum spw_host_compute {
     SPW_HOST_COMPUTE_AUTO, /* when it saves time, by the measured rates of the machine */
     SPW_HOST_COMPUTE_OFF,
@@ -178,8 +178,9 @@ struct spw_options {
     const struct spw_machine *machine;
     const struct spw_drive *drive;
 
-    /* ---- experts that have no room on the device (experts.h) ---- */
     enum spw_host_compute host_compute;
+
+    /* ---- experts that have no room on the device (experts.h) ---- */
     const struct spw_expert_counts *expert_counts; /* of earlier runs; borrowed until the engine is
                                                       open; NULL: none */
     struct spw_expert_trace_writer *expert_trace;  /* gets the routing; must outlive the engine */
@@ -256,9 +257,9 @@ struct spw_stats { /* since the engine opened */
     uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
     uint64_t moved_bytes[SPW_MOVED_COUNT];       /* counted where bytes are copied */
     uint64_t draft_moved_bytes[SPW_MOVED_COUNT]; /* bytes that the draft model has moved beside */
-    /* Of experts, counted each time: weights that were multiplied in host memory, beside a GPU */
+    /* Weights that were multiplied in host memory, beside a GPU, counted each time */
     uint64_t host_multiplied_bytes;
-    double unhidden_wait_seconds; /* computation waited for a transfer */
+    double unhidden_wait_seconds; /* computation waited for a transfer, or for such products */
     uint64_t card_bytes;          /* CUDA: what the driver took from the card */
     uint64_t n_fallbacks, n_lost_tiles;
     /* Now: tokens that open sessions have room for, shared ones once, without sessions that a batch

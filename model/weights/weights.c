@@ -252,13 +252,45 @@ static void note_storage(struct spw_weights *w, uint32_t b)
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
     block->read_bytes = spw_file_ranges_bytes(ranges, spw_weights_ranges(w, b, ranges, lands));
-    block->as_stored = block->mappable = true;
+    block->as_stored = block->mappable = block->quantized = true;
     for (uint32_t i = block->first; i < block->first + block->n; i++) {
         const struct spw_matrix *m = &w->matrices[i];
         block->as_stored &= m->tensor->dtype == m->type && m->form == SPW_FORM_ROWS;
         block->mappable &= (uintptr_t)spw_matrix_data(m) % spw_type_of(m->type).align == 0;
+        block->quantized &= spw_type_is_quantized(m->type) && m->form == SPW_FORM_ROWS;
     }
     block->mappable &= block->as_stored;
+}
+
+/* The role that the call of products with this one begins with: as model/forward.c calls them. */
+static enum spw_matrix_role first_of_call(const struct spw_model_config *c,
+                                          enum spw_matrix_role role)
+{
+    if (role == SPW_MATRIX_K || role == SPW_MATRIX_V)
+        return c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? SPW_MATRIX_K : SPW_MATRIX_Q;
+    if (role >= SPW_MATRIX_IN && role <= SPW_MATRIX_IN_RATE)
+        return SPW_MATRIX_IN;
+    return role == SPW_MATRIX_UP ? SPW_MATRIX_GATE : role;
+}
+
+struct spw_block_row spw_weights_block_row(const struct spw_weights *w, uint32_t b)
+{
+    const struct spw_weight_block *block = &w->blocks[b];
+    const struct spw_matrix *first = &w->matrices[block->first], *end = first + block->n;
+    struct spw_block_row row = {0};
+    uint64_t wide = 0;
+    for (const struct spw_matrix *m = first; m < end; m++) {
+        const enum spw_matrix_role call = first_of_call(w->config, m->role);
+        const bool again = m > first && first_of_call(w->config, m[-1].role) == call;
+        const bool gate = m->role == SPW_MATRIX_GATE;
+        row.in += again ? 0 : m->k;
+        row.out += gate ? 0 : m->n;
+        wide = again ? wide + m->n : m->n;
+        row.most_in = spw_max_u64(row.most_in, m->k);
+        row.most_out = spw_max_u64(row.most_out, wide);
+        row.most_gated = spw_max_u64(row.most_gated, gate ? m->n : 0);
+    }
+    return row;
 }
 
 /* ---- experts ---- */
@@ -517,7 +549,8 @@ static struct spw_operand operand(const struct spw_weights *w, uint32_t i, const
 {
     const struct spw_matrix *m = &w->matrices[i];
     const struct spw_piece *p = &w->pieces[i];
-    return (struct spw_operand){at ? at + p->offset : p->from, m->type, m->n, m->k};
+    return (struct spw_operand){
+        .w = at ? at + p->offset : p->from, .type = m->type, .n = m->n, .k = m->k};
 }
 
 void spw_weights_operands(const struct spw_weights *w, uint32_t b, const uint8_t *at,
@@ -536,7 +569,8 @@ void spw_weights_operands_as_read(const struct spw_weights *w, uint32_t b, const
     *out = (struct spw_layer_weights){0};
     for (uint32_t i = 0; i < block->n; i++) {
         const struct spw_matrix *m = &w->matrices[block->first + i];
-        out->of[m->role] = (struct spw_operand){at + lands[i], m->type, m->n, m->k};
+        out->of[m->role] =
+            (struct spw_operand){.w = at + lands[i], .type = m->type, .n = m->n, .k = m->k};
     }
 }
 

@@ -101,6 +101,7 @@ struct spw_weight_block {
     bool as_stored;               /* the matrices are stored in the types that products take, */
     bool mappable;                /* and at addresses that kernels can read */
     bool mapped;                  /* see spw_weights_map */
+    bool quantized;               /* all matrices are: rows of quantized types */
 };
 
 /* A matrix where kernels read it: n rows of k numbers. */
@@ -108,6 +109,7 @@ struct spw_operand {
     const uint8_t *w;
     enum spw_dtype type;
     size_t n, k;
+    bool on_host; /* in host memory: see struct spw_forward_host */
 };
 
 struct spw_layer_weights {
@@ -221,6 +223,14 @@ void spw_weights_pack_row(const struct spw_weights *w, const struct spw_matrix *
 /* populate: the file's pages of the block are needed soon. release: they are not needed now. */
 void spw_weights_populate(const struct spw_weights *w, uint32_t b);
 void spw_weights_release(const struct spw_weights *w, uint32_t b);
+
+/* Numbers of a row that go to the products of a layer's block, and that come back from them: a
+ * product reads the row of the one before it, if both are one call. And the most of one product;
+ * gated: of two whose results become one. */
+struct spw_block_row {
+    uint64_t in, out, most_in, most_out, most_gated;
+};
+struct spw_block_row spw_weights_block_row(const struct spw_weights *w, uint32_t b);
 
 /* ---- use ---- */
 

@@ -1,30 +1,36 @@
 /* The second lane of an engine whose kernels do not read host memory: the CPU's device and
- * operations, for experts that lie there (runtime/step/host_experts.h). It has no memory of its
- * own: its buffers are the plan's. */
+ * operations, for products that go to the data (runtime/step/host_products.h). It has no memory of
+ * its own: its buffers are the plan's. */
 #include "runtime/engine/engine.h"
 
 #include "quant/types.h"
-#include "runtime/rules/host_rows.h"
 
 /* Only products with quantized weights, and rows as codes, have the same bits on every processor.
  */
-static bool has_one_definition(const struct spw_engine *e)
+static bool multiplies_experts(const struct spw_engine *e)
 {
     const struct spw_weights *w = e->model.weights;
-    bool quantized = e->model.compute == SPW_DTYPE_BF16;
+    bool all = w->n_expert_blocks && (!w->experts_stored || w->experts_mappable);
     for (uint32_t u = w->n_blocks; u < w->n_blocks + w->n_expert_blocks; u++)
         for (uint32_t i = w->blocks[u].first; i < w->blocks[u].first + w->blocks[u].n; i++)
-            quantized &= spw_type_is_quantized(w->matrices[i].type);
-    return quantized;
+            all &= spw_type_is_quantized(w->matrices[i].type);
+    return all;
+}
+
+static bool multiplies_layers(const struct spw_engine *e)
+{
+    bool any = false;
+    for (uint32_t u = 0; u < spw_config_main_layers(&e->model.config); u++)
+        any |= e->model.weights->blocks[u].quantized;
+    return any;
 }
 
 int spw_engine_open_host_lane(struct spw_engine *e, const struct spw_options *o,
                               struct spw_error *err)
 {
     struct spw_lane *lane = &e->host.lane;
-    const struct spw_weights *w = e->model.weights;
-    if (!e->backend.host_lane || o->host_compute == SPW_HOST_COMPUTE_OFF || !w->n_expert_blocks ||
-        (w->experts_stored && !w->experts_mappable) || !has_one_definition(e))
+    if (!e->backend.host_lane || o->host_compute == SPW_HOST_COMPUTE_OFF ||
+        e->model.compute != SPW_DTYPE_BF16 || (!multiplies_experts(e) && !multiplies_layers(e)))
         return 0;
     spw_backend_cpu(&e->host.backend);
     const struct spw_device_options x = {.threads = (int)o->threads,
@@ -55,13 +61,15 @@ void spw_engine_plan_host_lane(struct spw_plan_input *in, const struct spw_engin
     uint64_t bytes = 0;
     if (!lane->device)
         return;
-    for (uint32_t u = w->n_blocks; u < w->n_blocks + w->n_expert_blocks; u++)
-        for (uint32_t i = w->blocks[u].first; i < w->blocks[u].first + w->blocks[u].n; i++)
+    for (uint32_t i = 0; i < w->n_matrices; i++)
+        if (spw_type_is_quantized(w->matrices[i].type))
             bytes = spw_max_u64(bytes, e->host.backend.linear_workspace(
                                            w->matrices[i].k, in->compute, w->matrices[i].type));
     in->host_workspace_bytes = lane->ops->workers(lane->device) * spw_align_up(bytes, 64);
-    const struct spw_host_rates rates = {.host = o->machine ? o->machine->host_bytes_per_second : 0,
-                                         .link =
-                                             o->machine ? o->machine->copy_bytes_per_second : 0};
-    in->host_rows = spw_host_rows(&rates, c->n, c->n_kept);
+    if (o->machine)
+        in->host_rates = (struct spw_host_rates){.host = o->machine->host_bytes_per_second,
+                                                 .link = o->machine->copy_bytes_per_second,
+                                                 .device = o->machine->read_bytes_per_second};
+    in->host_rows = multiplies_experts(e) ? spw_host_rows(&in->host_rates, c->n, c->n_kept) : 0;
+    in->host_layer_rows = multiplies_layers(e) ? spw_host_rows(&in->host_rates, 1, 1) : 0;
 }

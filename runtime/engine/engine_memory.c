@@ -103,6 +103,7 @@ static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
         .pieces = w->pieces + w->blocks[u].first,
         .n_pieces = w->blocks[u].n,
         .moved_bytes = at.moved_bytes,
+        .host_rows = at.host_rows,
         .context = c,
     };
     if (at.mapped) {
@@ -233,7 +234,7 @@ static int open_executor(struct spw_engine *e)
         .plan = &e->plan,
         .weights = e->model.weights,
         .prefetch = e->prefetch,
-        .host_lane = e->host.lane.device && e->plan.host_rows ? &e->host.lane : NULL,
+        .host_lane = e->host.lane.device ? &e->host.lane : NULL,
         .host_ops = e->host.backend.ops,
         .most_spans = e->plan.info.sessions,
         .on_pass = e->options.on_pass || e->above.prefix ? spw_engine_on_pass : NULL,

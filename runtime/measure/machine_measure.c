@@ -9,7 +9,7 @@
  * the type that files have most often. A GPU does each work several times, so that the cost of a
  * launch does not show.
  *
- * Beside a GPU the processor multiplies quantized weights in host memory (host_experts.h): that is
+ * Beside a GPU the processor multiplies quantized weights in host memory (host_products.h): that is
  * measured after the GPU, on a device of its own. */
 #include "model/cpu/probe.h"
 #include "quant/codes.h"

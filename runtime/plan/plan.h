@@ -11,6 +11,7 @@
 #include "prefetch/expert_residency.h"
 #include "runtime/plan_query.h"
 #include "runtime/rules/draft_length.h"
+#include "runtime/rules/host_rows.h"
 #include "runtime/rules/shared_prompt.h"
 
 struct spw_plan_input {
@@ -48,8 +49,10 @@ struct spw_plan_input {
     uint32_t draft_rows;          /* rows of logits of drafts in one step */
     bool has_snapshots;           /* tiles go to files and come from files */
     uint64_t snapshot_rows;       /* with `has_snapshots`, the most rows of a pass; 0: any number */
-    uint32_t host_rows;           /* as in struct spw_plan, where experts move */
-    uint64_t host_workspace_bytes; /* for products of the host, all workers together */
+    struct spw_host_rates host_rates; /* zeros: unknown, or the host multiplies nothing */
+    uint32_t host_rows;               /* as in struct spw_plan, where experts move, */
+    uint32_t host_layer_rows;         /* and where layers do not fit */
+    uint64_t host_workspace_bytes;    /* for products of the host, all workers together */
 };
 
 static inline void spw_plan_set_precision(struct spw_plan_input *in,
@@ -94,8 +97,8 @@ struct spw_plan_experts {
  * one before. */
 enum { SPW_MTP_KEPT = SPW_DRAFT_MOST + 2 };
 
-/* What the host needs to multiply experts of host_rows rows: see runtime/step/host_experts.h.
- * small: the array of that name, if experts have biases. */
+/* What the host needs for its products: see runtime/step/host_products.h. small: the array of that
+ * name, if they have biases. */
 struct spw_plan_host_lane {
     uint64_t x, y, rows, gate_up, gated, codes, workspace, small;
 };
@@ -169,8 +172,10 @@ struct spw_plan {
      * resident, and the host need not know the choices. 0: none does. */
     uint32_t routed_rows;
     /* A pass of so many rows, at most, has its missed experts multiplied where they lie, in host
-     * memory. 0: they cross the link in every pass. */
-    uint32_t host_rows;
+     * memory. 0: they cross the link in every pass. The same of the matrices of layers; and how
+     * many of the blocks in host memory cross the link all the same. */
+    uint32_t host_rows, host_layer_rows, n_link_blocks;
+    struct spw_host_rates host_rates;
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
@@ -231,7 +236,7 @@ static inline uint64_t spw_plan_session_states(const struct spw_plan *p)
     return p->n_states * p->state_bytes;
 }
 
-/* Whether a pass multiplies in host memory what it misses. */
+/* Whether a pass multiplies in host memory the experts that it misses. */
 static inline bool spw_plan_computes_on_host(const struct spw_plan *p, uint64_t rows)
 {
     return rows <= p->host_rows;
@@ -322,6 +327,7 @@ struct spw_block_place {
     /* Bytes that cross the link each time the block is loaded, or once if it is resident; and bytes
      * that are read from disk. */
     uint64_t moved_bytes, disk_bytes;
+    uint32_t host_rows; /* passes of so many rows multiply the layer's matrices in host memory */
 };
 struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
                                       uint32_t block);

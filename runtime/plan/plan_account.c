@@ -107,14 +107,22 @@ static void pass_kind(struct run *x, struct tiles *t, const struct spw_pass_span
 
 /* ---- weights, rows ---- */
 
-static void move_weights(struct run *x, bool head)
+/* Weights come up, or rows of their products go down and come up. */
+static void move_weights(struct run *x, uint64_t rows, bool head)
 {
     const struct spw_weights *w = x->weights;
     const uint32_t n = head ? w->n_blocks : w->config->n_layers;
     for (uint32_t u = 0; u < n; u++) {
         const struct spw_block_place at = spw_plan_block(x->plan, w, u);
-        x->moved[SPW_MOVED_HOST_TO_DEVICE] += at.resident ? 0 : at.moved_bytes;
         x->moved[SPW_MOVED_DISK_TO_HOST] += at.disk_bytes;
+        if (rows <= at.host_rows) {
+            const struct spw_block_row row = spw_weights_block_row(w, u);
+            const enum spw_dtype type = x->plan->info.compute;
+            x->moved[SPW_MOVED_DEVICE_TO_HOST] += rows * spw_row_bytes(type, row.in);
+            x->moved[SPW_MOVED_HOST_TO_DEVICE] += rows * spw_row_bytes(type, row.out);
+        } else if (!at.resident) {
+            x->moved[SPW_MOVED_HOST_TO_DEVICE] += at.moved_bytes;
+        }
     }
 }
 
@@ -192,7 +200,7 @@ static void step(struct run *x, uint64_t from, uint64_t to)
         for (uint32_t i = 0; i < x->n_kinds; i++)
             pass_kind(x, &x->kinds[i], &span);
         move_states(x, from);
-        move_weights(x, span.to == to);
+        move_weights(x, span.to - from, span.to == to);
         move_rows(x, span.to - from, span.to == to);
         move_choices(x, span.to - from);
     }

@@ -28,11 +28,39 @@ static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, u
     return n_streamed_before(p, w, block + 1) == n_streamed_before(p, w, block);
 }
 
-/* The n-th place of n_disk of the streamed blocks, spread evenly. */
+/* Whether number i of `all` is one of n that are spread evenly. */
+static bool is_one_of(uint64_t n, uint64_t i, uint64_t all)
+{
+    return (i + 1) * n / all > i * n / all;
+}
+
+static uint32_t n_streamed(const struct spw_plan *p, const struct spw_weights *w)
+{
+    return w->n_blocks - p->n_resident_blocks;
+}
+
 static bool in_disk_place(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    uint64_t n_streamed = w->n_blocks - p->n_resident_blocks, i = n_streamed_before(p, w, block);
-    return (i + 1) * p->n_disk_blocks / n_streamed > i * p->n_disk_blocks / n_streamed;
+    return is_one_of(p->n_disk_blocks, n_streamed_before(p, w, block), n_streamed(p, w));
+}
+
+/* One of the streamed blocks, but for disk places, that cross the link in any case. */
+static bool in_link_place(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+{
+    const uint64_t all = n_streamed(p, w), i = n_streamed_before(p, w, block);
+    return is_one_of(p->n_link_blocks, i - i * p->n_disk_blocks / all, all - p->n_disk_blocks);
+}
+
+/* A block of the file's is read by the drive, which is slower than the link. What the MTP layer
+ * does depends on more than rows. */
+static uint32_t host_rows(const struct spw_plan *p, const struct spw_weights *w, uint32_t block,
+                          const struct spw_block_place *at)
+{
+    const bool may = at->packed && !at->resident && w->blocks[block].quantized &&
+                     block < spw_config_main_layers(w->config);
+    const bool crosses = may && p->n_disk_blocks < n_streamed(p, w) &&
+                         !in_disk_place(p, w, block) && in_link_place(p, w, block);
+    return may && !crosses ? p->host_layer_rows : 0;
 }
 
 struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
@@ -51,6 +79,7 @@ struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw
     if (!at.as_in_file || !(at.resident || at.from_disk))
         at.moved_bytes = at.packed ? b->bytes : b->matrix_bytes;
     at.disk_bytes = at.from_disk ? b->read_bytes : 0;
+    at.host_rows = block < w->n_blocks ? host_rows(p, w, block, &at) : 0;
     return at;
 }
 
@@ -115,6 +144,8 @@ static bool in_page_cache(const struct spw_plan *p, const struct spw_weights *w)
 void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident,
                            uint32_t n_disk)
 {
+    const struct spw_experts_config *e = &w->config->experts;
+    uint64_t of_row = p->n_expert_frames || !e->n ? 0 : p->expert_copied_bytes / e->n * e->n_kept;
     bool bounces = false;
     p->n_resident_blocks = n_resident;
     p->n_disk_blocks = n_disk;
@@ -127,11 +158,13 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
         *(in_page_cache(p, w) ? &p->page_cache_bytes : &p->packed_bytes) +=
             w->expert_pages[w->n_expert_blocks] - w->expert_pages[p->n_disk_experts];
     p->streamed_bytes = p->disk_read_bytes = 0;
+    p->n_link_blocks = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         const struct spw_block_place at = spw_plan_block(p, w, u);
         uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
         if (at.resident)
             *(at.as_in_file ? &p->mapped_bytes : &p->copied_bytes) += bytes;
+        of_row += at.resident ? bytes : 0;
         if (at.packed)
             p->packed_bytes += bytes;
         else if (!at.resident && !at.from_disk)
@@ -143,4 +176,6 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
         bounces |= at.from_disk && !at.as_in_file;
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;
+    p->n_link_blocks = spw_host_link_blocks(&p->host_rates, n_streamed(p, w) - p->n_disk_blocks,
+                                            p->streamed_bytes, of_row);
 }

@@ -85,6 +85,8 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->parallel_splits =
         (uint32_t)spw_min_u64(in->attention_tiles / SPW_SPLIT_TILES * PARTIAL_ROWS, MOST_PARTIALS);
     p->reads_host_memory = in->reads_host_memory;
+    p->host_rates = in->host_rates;
+    p->host_layer_rows = in->host_layer_rows;
     spw_plan_size_blocks(p, in->weights);
     spw_plan_place_blocks(p, in->weights, 0, 0);
 }
@@ -130,25 +132,56 @@ static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_inpu
         host || !rows ? 0 : p->chunk * (c->experts.n * sizeof(float) + sizeof(struct spw_choice)));
 }
 
+static bool has_biases(const struct spw_weights *w, bool experts, bool layers)
+{
+    bool any = false;
+    for (uint32_t l = 0; l < w->config->n_layers; l++) {
+        const struct spw_layer_small *v = &w->small_layers[l];
+        const uint64_t of_experts[] = {v->expert_gate_up_bias, v->expert_down_bias};
+        const uint64_t of_layer[] = {v->qkv_bias,  v->o_bias,         v->gate_up_bias,
+                                     v->down_bias, v->latent_in_bias, v->latent_out_bias,
+                                     v->in_bias,   v->out_bias,       v->dt_bias};
+        for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
+            any |= experts && of_experts[i] != SPW_SMALL_NONE;
+        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
+            any |= layers && of_layer[i] != SPW_SMALL_NONE;
+    }
+    return any;
+}
+
+/* Numbers of the widest rows of products of layers that the host may multiply. */
+static struct spw_block_row widest_row(const struct spw_weights *w)
+{
+    struct spw_block_row row = {0};
+    for (uint32_t u = 0; u < spw_config_main_layers(w->config); u++) {
+        const struct spw_block_row own = spw_weights_block_row(w, u);
+        if (!w->blocks[u].quantized)
+            continue;
+        row.most_in = spw_max_u64(row.most_in, own.most_in);
+        row.most_out = spw_max_u64(row.most_out, own.most_out);
+        row.most_gated = spw_max_u64(row.most_gated, own.most_gated);
+    }
+    return row;
+}
+
+/* m rows of experts, n rows of layers. */
 static void lay_out_host_lane(struct spw_plan *p, const struct spw_plan_input *in, uint64_t *end)
 {
     const struct spw_weights *w = in->weights;
+    const struct spw_experts_config *c = &w->config->experts;
     struct spw_plan_host_lane *h = &p->host.lane;
-    const uint64_t m = p->host_rows;
-    const uint64_t row = spw_row_bytes(in->compute, spw_config_expert_row(w->config));
-    const uint64_t gated = m * spw_row_bytes(in->compute, w->config->experts.intermediate);
-    bool has_biases = false;
-    for (uint32_t l = 0; l < w->config->n_layers; l++)
-        has_biases |= w->small_layers[l].expert_gate_up_bias != SPW_SMALL_NONE ||
-                      w->small_layers[l].expert_down_bias != SPW_SMALL_NONE;
-    h->x = take(end, m * row);
-    h->y = take(end, m * w->config->experts.n_kept * row);
-    h->rows = take(end, m * row);
-    h->gate_up = take(end, 2 * gated);
-    h->gated = take(end, gated);
-    h->codes = take(end, m * in->codes_row_bytes);
-    h->workspace = take(end, m ? in->host_workspace_bytes : 0);
-    h->small = take(end, m && has_biases ? w->n_small * sizeof(float) : 0);
+    const uint64_t m = p->host_rows, n = p->n_weight_slots ? p->host_layer_rows : 0;
+    const uint64_t expert = m * spw_config_expert_row(w->config), gated = m * c->intermediate;
+    const struct spw_block_row wide = n ? widest_row(w) : (struct spw_block_row){0};
+    h->x = take(end, spw_row_bytes(in->compute, spw_max_u64(expert, n * wide.most_in)));
+    h->y =
+        take(end, spw_row_bytes(in->compute, spw_max_u64(c->n_kept * expert, n * wide.most_out)));
+    h->rows = take(end, spw_row_bytes(in->compute, expert));
+    h->gate_up = take(end, spw_row_bytes(in->compute, 2 * spw_max_u64(gated, n * wide.most_gated)));
+    h->gated = take(end, spw_row_bytes(in->compute, gated));
+    h->codes = take(end, spw_max_u64(m, n) * in->codes_row_bytes);
+    h->workspace = take(end, m || n ? in->host_workspace_bytes : 0);
+    h->small = take(end, has_biases(w, m, n) ? w->n_small * sizeof(float) : 0);
 }
 
 /* Rows of a layer with a state, from `at` on. Returns the end. */
@@ -224,7 +257,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->mtp_rows = take(&end, (m + 1) * mtp);
     d->mtp_joined = take(&end, 2 * m * mtp);
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
-    d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
+    d->rows = take(&end, spw_max_u32(p->logits_rows, p->host_layer_rows) * p->hidden_row_bytes);
     d->flags = take(&end, sizeof(uint32_t));
     /* from here on, what stays between steps: a plan in place uses what is before that */
     d->mtp_kept = take(&end, (in->sessions * (uint64_t)SPW_MTP_KEPT + 1) * mtp);
@@ -517,6 +550,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->n_experts_resident = p->n_expert_frames ? p->n_expert_frames : i->n_experts;
     i->n_experts_from_disk = p->n_disk_experts;
     i->host_rows = p->host_rows;
+    i->host_layer_rows = p->host_layer_rows;
     i->device.kv_resident = d->kv_slots - d->kv_frames;
     i->device.kv_slots = d->end - d->kv_slots;
     i->device.hidden = d->x - d->hidden;
@@ -552,6 +586,8 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
         const struct spw_block_place at = spw_plan_block(p, in->weights, u);
         i->n_layers_resident += of_layer && at.resident;
         i->n_layers_from_disk += of_layer && at.from_disk;
+        i->n_layers_on_host += at.host_rows > 0;
+        i->host_layers_bytes += at.host_rows ? in->weights->blocks[u].matrix_bytes : 0;
         i->weights_disk_bytes += at.disk_bytes;
     }
     i->decode_weights_bytes = i->weights_bytes;

@@ -162,7 +162,8 @@ bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b)
     const bool blocks = SAME(weight_slot_bytes) && SAME(weight_bounce_bytes) &&
                         SAME(n_weight_slots) && SAME(n_weight_bounce) && SAME(n_resident_blocks) &&
                         SAME(n_disk_blocks) && SAME(mapped_bytes) && SAME(packed_bytes) &&
-                        SAME(page_cache_bytes) && SAME(streamed_bytes) && SAME(disk_read_bytes);
+                        SAME(page_cache_bytes) && SAME(streamed_bytes) && SAME(disk_read_bytes) &&
+                        SAME(n_link_blocks);
     const bool experts = SAME(n_expert_frames) && SAME(n_disk_experts) && SAME(n_expert_slots) &&
                          SAME(n_expert_bounce) && SAME(routed_rows);
 #undef SAME

@@ -10,8 +10,10 @@
  * - While a layer's weights are used, nobody takes KV from the ring. When the ring is full, the
  *   drive stands still until the layer's attention comes.
  * - Nothing computes while a layer waits for the experts that it misses. Where the host multiplies
- *   these, it takes their bytes at its own rate; the few resident experts beside them do not count
- *   as hidden.
+ *   these, it takes their bytes at its own rate. The device multiplies the resident experts of the
+ *   layer at the same time; their time is added all the same, because it is part of that of all
+ *   products. It is short: few of the chosen experts are resident where many are missed.
+ * - Where the host multiplies the matrices of a layer, the device waits for it.
  *
  * Products of several rows read each weight once. They take the time of one row, or that of many
  * rows in proportion, whichever is longer. An expert has the rows that choose it.
@@ -40,6 +42,16 @@ static double flop_seconds(const struct spw_plan_info *p, const struct spw_machi
             2.0 * (double)weights[quantized] * fmax(few > 0 ? 1 / few : 0, many > 0 ? n / many : 0);
     }
     return seconds;
+}
+
+/* The host's products of layers take its own rate in place of the device's. */
+static double host_layers_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
+                                  double n)
+{
+    if (n > p->host_layer_rows || m->host_bytes_per_second <= 0)
+        return 0;
+    return (double)p->host_layers_bytes *
+           fmax(n / m->host_bytes_per_second - 1 / m->read_bytes_per_second, 0);
 }
 
 static double rows_seconds(const struct spw_plan_info *p, const struct spw_machine *m, double n)
@@ -162,12 +174,12 @@ static void add_experts(struct spw_prediction *out, const struct spw_plan_info *
 void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d)
 {
-    const double products = products_seconds(p, m, fmax(p->decode_rows, 1));
+    const double rows = fmax(p->decode_rows, 1), products = products_seconds(p, m, rows);
     const double link = link_seconds(p->decode_moved_bytes, m);
-    *out =
-        (struct spw_prediction){.compute_seconds = products + kv_seconds(p, m),
-                                .link_seconds = link,
-                                .disk_seconds = d ? disk_seconds(p, fmax(products, link), d) : 0};
+    *out = (struct spw_prediction){
+        .compute_seconds = products + kv_seconds(p, m) + host_layers_seconds(p, m, rows),
+        .link_seconds = link,
+        .disk_seconds = d ? disk_seconds(p, fmax(products, link), d) : 0};
     predict(out, m);
     add_experts(out, p, m, d);
 }

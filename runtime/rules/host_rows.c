@@ -1,4 +1,4 @@
-/* Rows of a pass that the host multiplies: see host_rows.h. */
+/* What the host multiplies: see host_rows.h. */
 #include "runtime/rules/host_rows.h"
 
 #include <math.h>
@@ -18,4 +18,13 @@ uint32_t spw_host_rows(const struct spw_host_rates *r, uint32_t n, uint32_t kept
     while (rows < MOST_ROWS && rows_of_expert(rows + 1, n, kept) * r->link < r->host)
         rows++;
     return rows;
+}
+
+uint32_t spw_host_link_blocks(const struct spw_host_rates *r, uint32_t n, uint64_t bytes,
+                              uint64_t resident)
+{
+    if (r->device <= 0 || !bytes)
+        return 0;
+    const double meanwhile = (double)resident / r->device * r->link;
+    return (uint32_t)(n * fmin(meanwhile / (double)bytes, 1));
 }

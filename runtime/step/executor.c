@@ -216,6 +216,15 @@ static bool is_due(struct spw_executor *x)
            (!--s->chunks_before_pause || (x->o.hurried && x->o.hurried(x->o.interrupt_context)));
 }
 
+/* The host multiplies the matrices of the layer where they lie, if the prefetch has left them
+ * there. */
+static void leave_on_host(struct spw_executor *x, uint32_t layer, struct spw_layer_weights *w)
+{
+    x->host.layer = layer;
+    for (int r = 0; r < SPW_LAYER_MATRICES; r++)
+        w->of[r].on_host = spw_prefetch_is_on_host(x->o.prefetch, layer);
+}
+
 /* Computes the chunks of layer s->layer from s->chunk on, and moves both to what comes next. Stops
  * early, with *pause set, if the step is to be set aside. */
 static int run_layer(struct spw_executor *x, bool *pause)
@@ -226,11 +235,14 @@ static int run_layer(struct spw_executor *x, bool *pause)
     struct spw_layer_weights w;
     SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, layer, &at));
     spw_weights_operands(x->o.weights, layer, at, &w);
+    leave_on_host(x, layer, &w);
     if (!s->chunk)
         SPW_TRY(enter_layer(x, layer));
     while (s->chunk < s->now->cut.n_chunks && !*pause) {
         SPW_TRY(run_chunk(x, layer, &w, s->chunk++));
         x->n_chunks++;
+        if (w.of[0].on_host)
+            x->host_multiplied_bytes += x->o.weights->blocks[layer].matrix_bytes;
         *pause = is_due(x);
     }
     if (s->chunk == s->now->cut.n_chunks) {

@@ -36,7 +36,7 @@ struct spw_executor_options {
     const struct spw_plan *plan;
     struct spw_weights *weights;
     struct spw_prefetch *prefetch;
-    /* The second lane, which multiplies in host memory (host_experts.h), and its kernels; NULL. */
+    /* The second lane, which multiplies in host memory (host_products.h), and its kernels; NULL. */
     const struct spw_lane *host_lane;
     const struct spw_ops *host_ops;
     uint32_t most_spans;
@@ -61,7 +61,7 @@ struct spw_executor {
     const struct spw_model_config *config;
     const struct spw_plan *plan;
     struct spw_forward forward;
-    struct spw_host_experts host;
+    struct spw_host_products host;
     struct spw_attend attend;
     struct spw_residency_moves residency;
     /* steps[0] can be set aside; then steps[1] runs. `step` is the one that runs, or the latest.

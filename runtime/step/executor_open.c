@@ -22,6 +22,7 @@ static void borrow_buffers(struct spw_executor *x)
               .gated = device + d->gated,
               .workspace = device + d->workspace,
               .codes = device + d->codes,
+              .from_host = device + d->rows,
               .scores = (float *)(device + d->experts.scores),
               .gates = (struct spw_choice *)(device + d->experts.scores +
                                              (uint64_t)x->plan->chunk * x->config->experts.n *
@@ -29,8 +30,10 @@ static void borrow_buffers(struct spw_executor *x)
         .dtype = x->plan->info.compute,
         .stream = x->lane->compute,
     };
-    spw_host_experts_init(&x->host, x->plan, x->o.weights, x->o.host_ops, x->o.host_lane,
-                          x->lane->host_arena);
+    x->host = (struct spw_host_products){
+        .device = &x->forward, .device_lane = x->lane, .prefetch = x->o.prefetch};
+    spw_host_products_init(&x->host, x->plan, x->o.host_ops, x->o.host_lane);
+    x->forward.host = &x->host.layers;
     x->attend = (struct spw_attend){.ops = x->o.ops,
                                     .lane = x->lane,
                                     .plan = x->plan,

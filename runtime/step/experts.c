@@ -243,7 +243,7 @@ static int queue_on_host(const struct spw_experts *x, uint32_t layer, uint32_t i
     SPW_TRY(spw_prefetch_host_expert(x->prefetch, layer, i, &from));
     const uint32_t e = from.expert - first_expert(x, layer);
     const uint32_t *index = (const uint32_t *)on_host(x, h->index, numbers_bytes(x));
-    return spw_host_experts_queue(
+    return spw_host_products_expert(
         x->host, layer, e, &from, ordered ? index + x->ends[e] : NULL,
         (const struct spw_choice *)on_host(x, h->choices, choices_bytes(x)), x->ends[e],
         x->ends[e + 1] - x->ends[e]);
@@ -279,7 +279,7 @@ static int compute_split(const struct spw_experts *x, uint32_t layer, bool order
     SPW_TRY(compute_next(x, layer, ordered));
     for (uint32_t i = packed; i < n; i++) {
         SPW_TRY(queue_on_host(x, layer, i, ordered));
-        SPW_TRY(spw_host_experts_wait(x->host));
+        SPW_TRY(spw_host_products_wait(x->host, layer));
         SPW_TRY(spw_prefetch_host_expert_done(x->prefetch, i));
     }
     return 0;
@@ -290,7 +290,7 @@ static int compute_on_both(const struct spw_experts *x, uint32_t layer, bool ord
     SPW_TRY(spw_prefetch_visit_experts(x->prefetch, x->visit, x->n_visited, true));
     int rc = compute_split(x, layer, ordered);
     const uint32_t packed = spw_prefetch_n_host_experts(x->prefetch, true);
-    int waited = packed ? spw_host_experts_wait(x->host) : 0; /* also after a failure */
+    int waited = packed ? spw_host_products_wait(x->host, layer) : 0; /* also after a failure */
     SPW_TRY(rc ? rc : waited);
     SPW_TRY(send_outputs(x, layer));
     for (uint32_t i = 0; i < packed; i++)

@@ -17,7 +17,7 @@
  * (spw_plan_routes_on_device): kernels find the matrices in a table on the device, and the host
  * never learns the choices.
  *
- * In a pass of few rows the host multiplies what lies in its memory: host_experts.h.
+ * In a pass of few rows the host multiplies what lies in its memory: host_products.h.
  *
  * Borrows everything. All work of the device is queued on the compute stream; sort waits for the
  * choices. */
@@ -28,14 +28,14 @@
 #include "offload/device/lane.h"
 #include "prefetch/prefetch.h"
 #include "runtime/plan/plan.h"
-#include "runtime/step/host_experts.h"
+#include "runtime/step/host_products.h"
 
 struct spw_experts {
     const struct spw_forward *forward;
     const struct spw_lane *lane;
     const struct spw_plan *plan;
     struct spw_prefetch *prefetch;
-    const struct spw_host_experts *host; /* for passes of plan.host_rows */
+    const struct spw_host_products *host; /* for passes of plan.host_rows */
     uint64_t first_row; /* where rows of this step begin in the buffers: steps[1] of the executor
                            has its rows behind those of steps[0] */
     uint32_t *ends;     /* owned, [experts + 1]: where the rows of an expert end in the index */

@@ -231,6 +231,7 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
     const uint32_t first = s->is_draft ? main_layers : 0;
     pass->schedule.n_layers = s->is_draft ? s->config->n_layers : main_layers;
     pass->schedule.n_parts = pass->cut.n_parts;
+    pass->schedule.rows = pass->cut.rows;
     pass->schedule.first_kv = (struct spw_kv_cursor){.layer = first};
     pass->schedule.first_block = (struct spw_block_cursor){.block = first};
 }

@@ -100,6 +100,19 @@ static uint64_t bytes_of_tile(const struct spw_plan *p)
            p->n_slices[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
 }
 
+/* Any rates: the host multiplies all layers in its memory, some, or none. host 0: nobody has
+ * measured. */
+static void draw_machine(struct walk *w)
+{
+    static const double times[] = {0, 0.5, 1.5, 3, 20};
+    enum { N = sizeof times / sizeof *times };
+    const double link = 1e9;
+    w->machine = (struct spw_machine){.host_bytes_per_second = times[draw_one(w, N)] * link,
+                                      .copy_bytes_per_second = link,
+                                      .read_bytes_per_second = times[draw_one(w, N)] * link};
+    w->o.machine = &w->machine;
+}
+
 static void draw_walk(struct walk *w, int number, struct subject *subjects, int n_subjects)
 {
     w->s = &subjects[draw_one(w, (uint64_t)n_subjects)];
@@ -107,6 +120,9 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     if (w->drives) /* which no run draws anew */
         w->s = &subjects[number % 24 == 22 ? STATES + draw_one(w, 2 * N_TINY_STATES)
                                            : TINY + draw_one(w, 2 * TINY_STATES)];
+    const bool beside = number % 8 == 2; /* a device that the host multiplies beside */
+    if (beside)
+        w->s = &subjects[RANDOM + 1 + draw_one(w, MIXTURE - RANDOM)];
     w->aim = number % 4 == 1 ? (number % 8 == 1 ? FROM_HOST : FROM_DISK) : ANYTHING;
     if (w->aim && draw_one(w, 2)) /* little else than KV, and more old tiles than slots hold */
         w->s = &subjects[0];
@@ -118,13 +134,14 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
                                 : check_range(w->seed, 2, w->s->n_tokens / 4);
     if (w->aim || w->drives)
         w->context = check_range(w->seed, w->s->n_tokens - 60, w->s->n_tokens);
-    w->backend = run_backend(draw_one(w, 2));
+    w->backend = run_backend(draw_one(w, 2) && !beside);
     w->backend.host_lane = !w->backend.reads_host_memory;
     w->backend.io_fault = &w->fault.hook;
     struct spw_options *o = &w->o;
     *o = w->s->o;
     draw_speed(o, w->seed);
-    o->host_compute = (enum spw_host_compute)(draw_one(w, 4) == 0);
+    o->host_compute = (enum spw_host_compute)(draw_one(w, 4) == 0 && !beside);
+    draw_machine(w);
     o->context = w->context;
     o->sessions = w->n_sessions + (able || draw_one(w, 2));
     if (!able && !w->aim && o->sessions > 1 && draw_one(w, 2)) /* memory for fewer */

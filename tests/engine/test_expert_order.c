@@ -1,6 +1,7 @@
 /* Experts that are read or copied when they are needed may arrive in any order: reads end late, in
  * reverse and shuffled, copies and kernels are delayed, and neither a bit of the logits nor a byte
- * of any link differs from a run in which all come at once and in order.
+ * of any link differs from a run in which all come at once and in order. Nor does it matter which
+ * layers the host multiplies where they lie.
  *
  *   test_expert_order [draws [first]]    SPW_SEED repeats a run */
 #include "tests/engine/io_fault.h"
@@ -153,6 +154,46 @@ static void run_resident(struct subject *s)
     run(&r, "resident experts");
 }
 
+/* ---- layers ---- */
+
+/* Layers with quantized weights, on a device that is not the host: all lie there, or the host
+ * multiplies those that do not fit, all of them or some while others cross the link. */
+static void run_layers(uint64_t *seed)
+{
+    static const struct tiny_model model = {TINY("qwen2", 6, 64, 96, 2, 1, 32, 67, 4096),
+                                            .bias = true, .stored = TINY_QUANTIZED, .seed = 9};
+    enum { BUDGETS = 4, RATES = 3 };
+    static struct subject s;
+    uint64_t n_all = 0, n_some = 0, n_none = 0;
+    subject_open(&s, &model, "expert_order", TOKENS, &(struct spw_options){0});
+    struct order_run r = {.s = &s, .o = s.o, .backend = run_backend(false)};
+    r.backend.host_lane = true;
+    r.o.sessions = N_SESSIONS;
+    r.o.host_bytes = (uint64_t)1 << 30;
+    r.o.device_bytes = (uint64_t)1 << 28;
+    r.o.prefill_chunk = 16;
+    const struct spw_plan_info all = run_plan_on(&r.backend, s.dir, &r.o);
+    for (uint64_t i = 0; i < BUDGETS * RATES; i++) {
+        const struct spw_machine machine = {.host_bytes_per_second = 4e9,
+                                            .copy_bytes_per_second = 1e9,
+                                            .read_bytes_per_second = (double)(i % RATES) * 0.6e9};
+        r.o.device_bytes =
+            all.smallest_device_bytes + all.weights_bytes * (i / RATES) / (BUDGETS - 1);
+        r.o.machine = &machine;
+        r.o.delay_seed = i % 2 ? check_random(seed) | 1 : 0;
+        const struct spw_plan_info info = run_plan_on(&r.backend, s.dir, &r.o);
+        const uint32_t others = info.n_layers - info.n_layers_resident - info.n_layers_on_host;
+        n_all += info.n_layers_on_host == info.n_layers;
+        n_some += info.n_layers_on_host && others;
+        n_none += !info.n_layers_on_host && !others;
+        run(&r, "layers");
+    }
+    subject_close(&s);
+    CHECK_MSG(n_all && n_some && n_none,
+              "all layers on the host in %llu runs, some beside others in %llu, none in %llu",
+              (unsigned long long)n_all, (unsigned long long)n_some, (unsigned long long)n_none);
+}
+
 /* ---- models ---- */
 
 enum { N_DRAWN = 3 };
@@ -206,6 +247,7 @@ int main(int argc, char **argv)
     open_subjects(subjects, &of_models);
     for (int i = 0; i < N_DRAWN + 3; i++)
         run_resident(&subjects[i]);
+    run_layers(&of_models);
     struct check_draws draws = check_draws_of(argc, argv, DRAWS);
     for (; check_another(&draws); n++)
         run_draw(first + n, seed, subjects, N_DRAWN + 3);

@@ -482,6 +482,48 @@ static void check_passes_of_experts(void)
     close_model(&model, dir);
 }
 
+/* Layers with quantized weights, some of which the host multiplies where rows are few: what a
+ * prompt and a token move, by the account and counted by the engine. */
+static void check_host_layers(uint32_t draws, uint64_t *seed)
+{
+    static const struct tiny_model families[] = {
+        {TINY("llama", 5, 256, 256, 2, 1, 32, 64, 4096), .stored = TINY_QUANTIZED, .seed = 5},
+        {TINY("qwen2", 4, 64, 96, 2, 1, 32, 64, 4096), .bias = true, .stored = TINY_QUANTIZED,
+         .seed = 6}};
+    uint64_t n_on_host = 0, n_split = 0, n_prompts = 0;
+    for (uint32_t i = 0; i < draws; i++) {
+        char dir[128];
+        struct spw_model model;
+        struct spw_plan_info info;
+        struct spw_plan p;
+        struct spw_error err = {0};
+        open_model(&model, dir, &families[i % 2], SPW_DTYPE_AUTO);
+        struct spw_plan_input in = start_input(&model, check_range(seed, 2, i % 3 ? 400 : 16));
+        in.attention_tiles = 32;
+        in.sessions = (uint32_t)check_range(seed, 1, 3);
+        in.host_layer_rows = (uint32_t)check_range(seed, 1, 16);
+        in.host_rates =
+            (struct spw_host_rates){.link = 1e9, .device = 1e9 * (double)check_range(seed, 1, 40)};
+        in.disk_bytes = check_random(seed) % 2 ? (uint64_t)1 << 32 : 0;
+        spw_plan_smallest(&info, &in);
+        in.device_bytes = info.smallest_device_bytes + check_range(seed, 0, 1 << 19);
+        if (in.disk_bytes) {
+            spw_plan_smallest(&info, &in);
+            in.host_bytes = info.smallest_host_bytes + check_range(seed, 0, 1 << 19);
+        }
+        CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
+        check_account(&p, &in);
+        n_on_host += p.info.n_layers_on_host > 0;
+        n_split += p.info.n_layers_on_host && p.n_link_blocks;
+        n_prompts += p.info.n_layers_on_host && in.context <= in.host_layer_rows;
+        close_model(&model, dir);
+    }
+    CHECK_MSG(draws < 20 || (n_on_host && n_split && n_prompts),
+              "%llu plans with layers on the host, %llu beside others, %llu with such prompts",
+              (unsigned long long)n_on_host, (unsigned long long)n_split,
+              (unsigned long long)n_prompts);
+}
+
 /* More rows than 2^31 passes of one chunk. */
 static void check_many_rows(void)
 {
@@ -530,6 +572,7 @@ int main(int argc, char **argv)
     check_shapes(draws, &seed);
     check_large_blocks(&seed);
     check_passes_of_experts();
+    check_host_layers(spw_min_u32((uint32_t)draws, 40), &seed);
     check_many_rows();
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "

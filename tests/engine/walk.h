@@ -22,6 +22,7 @@ struct walk {
     bool drives; /* most of the KV lies on a drive that fails again and again */
     struct spw_backend backend;
     struct spw_options o;
+    struct spw_machine machine; /* rates: which layers the host multiplies */
     struct io_fault fault;
     size_t context;
     uint32_t n_sessions; /* places for sessions */

@@ -20,6 +20,7 @@ enum {
     EXPERTS_BOUNCED,
     EXPERTS_COUNTED,
     EXPERTS_ON_HOST,
+    LAYERS_ON_HOST,
     QUANTIZED_STREAMS,
     OLD_FROM_HOST,
     OLD_FROM_DISK,
@@ -71,6 +72,7 @@ static struct {
                     {"experts by way of the host", 0},
                     {"counts of experts from earlier runs", 0},
                     {"experts that the host multiplies", 0},
+                    {"layers that the host multiplies", 0},
                     {"quantized KV streams", 0},
                     {"old tiles from the host", 0},
                     {"old tiles from disk", 0},
@@ -116,7 +118,9 @@ static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
     tried[KEPT_WEIGHTS].n += p->page_cache_bytes > 0;
     tried[MAPPED_WEIGHTS].n += p->mapped_bytes > 0;
     tried[WEIGHTS_FROM_DISK].n += p->info.weights_disk_bytes > 0;
-    tried[EXPERTS_ON_HOST].n += s->host_multiplied_bytes > 0;
+    const bool layers = p->info.n_layers_on_host && s->host_multiplied_bytes;
+    tried[EXPERTS_ON_HOST].n += p->host_rows && s->host_multiplied_bytes && !layers;
+    tried[LAYERS_ON_HOST].n += layers;
     tried[EXPERTS_MOVE].n += p->n_expert_frames > 0;
     tried[EXPERTS_FROM_DISK].n += p->n_disk_experts > 0;
     tried[EXPERTS_BOUNCED].n += p->n_disk_experts > 0 && p->n_expert_bounce > 0;

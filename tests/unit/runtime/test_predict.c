@@ -198,20 +198,43 @@ static void test_experts(void)
     check(&p, &both, NULL, products + link / 2, SPW_BOUND_COMPUTE);
     p.decode_rows = 2;
     check(&p, &both, NULL, products + link, SPW_BOUND_LINK);
+    p = plan(2e9, 0, 0, 0, 0); /* a half of the weights is of layers that the host multiplies */
+    p.host_layers_bytes = (uint64_t)1e9;
+    p.host_layer_rows = 2;
+    check(&p, &both, NULL, products / 2 + 1e9 / 50e9, SPW_BOUND_COMPUTE);
+    p.decode_rows = 2;
+    check(&p, &both, NULL, products / 2 + 2e9 / 50e9, SPW_BOUND_COMPUTE);
+    p.decode_rows = 3;
+    check(&p, &both, NULL, products, SPW_BOUND_COMPUTE);
 }
 
 /* With 2 of 8 experts a row of 1, 2, 3 rows has 1, 1.14, 1.3 rows of an expert. */
 static void test_host_rows(void)
 {
-    CHECK(spw_host_rows(&(struct spw_host_rates){0, 10e9}, 8, 2) == 8); /* nobody has measured */
-    CHECK(spw_host_rows(&(struct spw_host_rates){10e9, 0}, 8, 2) == 8);
-    CHECK(spw_host_rows(&(struct spw_host_rates){9e9, 10e9}, 8, 2) == 0);
-    CHECK(spw_host_rows(&(struct spw_host_rates){11e9, 10e9}, 8, 2) == 1);
-    CHECK(spw_host_rows(&(struct spw_host_rates){12e9, 10e9}, 8, 2) == 2);
-    CHECK(spw_host_rows(&(struct spw_host_rates){13.5e9, 10e9}, 8, 2) == 3);
-    CHECK(spw_host_rows(&(struct spw_host_rates){1e12, 10e9}, 8, 2) == 16);
-    CHECK(spw_host_rows(&(struct spw_host_rates){15e9, 10e9}, 128, 8) > 8); /* rows rarely meet */
-    CHECK(spw_host_rows(&(struct spw_host_rates){15e9, 10e9}, 2, 2) == 1);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 0, .link = 10e9}, 8, 2) ==
+          8); /* nobody has measured */
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 10e9, .link = 0}, 8, 2) == 8);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 9e9, .link = 10e9}, 8, 2) == 0);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 11e9, .link = 10e9}, 8, 2) == 1);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 12e9, .link = 10e9}, 8, 2) == 2);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 13.5e9, .link = 10e9}, 8, 2) == 3);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 1e12, .link = 10e9}, 8, 2) == 16);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 15e9, .link = 10e9}, 128, 8) >
+          8); /* rows rarely meet */
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 15e9, .link = 10e9}, 2, 2) == 1);
+}
+
+/* The device computes for 10 ms with 2 GB, in which the link brings 100 MB. */
+static void test_link_blocks(void)
+{
+    const struct spw_host_rates r = {.host = 50e9, .link = 10e9, .device = 200e9};
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e9, (uint64_t)2e9) == 1);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1.01e9, (uint64_t)2e9) == 0); /* no part of one */
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)2e8, (uint64_t)2e9) == 5);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)5e7, (uint64_t)2e9) == 10);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e9, 0) == 0);
+    CHECK(spw_host_link_blocks(&(struct spw_host_rates){0}, 10, (uint64_t)1e9, 1) == 0);
+    CHECK(spw_host_link_blocks(&r, 0, 0, (uint64_t)2e9) == 0);
 }
 
 static void test_prompt(void)
@@ -239,6 +262,7 @@ int main(void)
     test_still();
     test_experts();
     test_host_rows();
+    test_link_blocks();
     test_prompt();
     return check_done();
 }

@@ -359,10 +359,10 @@ const struct cli_row cli_rows[] = {
      "not; it gets at most a quarter of the budgets",
      FIELD(draft_model)},
     {"host-compute", CLI_CHOICE, BUDGETED, "Machine", "HOW",
-     "with a GPU and quantized experts that do not all fit on it: auto has the CPU multiply those "
-     "in "
-     "host memory, in steps of few rows, when this saves time by the measured rates; the answer is "
-     "the same. off moves them to the GPU (auto)",
+     "with a GPU and quantized weights that do not all fit on it: auto has the CPU multiply layers "
+     "and experts in host memory, in steps of few rows, when this saves time by the measured "
+     "rates; "
+     "the answer is the same. off moves them to the GPU (auto)",
      FIELD(host_compute), .choices = host_kinds},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_PROBE | CLI_CHECK_KV,
      "Machine", "HOW",

@@ -275,6 +275,8 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const 
         CLI_FIELD(p, n_experts_resident),
         CLI_FIELD(p, n_experts_from_disk),
         CLI_FIELD(p, host_rows),
+        CLI_FIELD(p, host_layer_rows),
+        CLI_FIELD(p, n_layers_on_host),
         CLI_FIELD(p, decode_expert_bytes),
         CLI_FIELD(p, decode_expert_disk_bytes),
         CLI_FIELD(p, decode_expert_host_bytes),
