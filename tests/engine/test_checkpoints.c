@@ -1,7 +1,8 @@
 /* Sessions of models with states, where others fail: a conversation that is cut back to each of its
  * positions, prompts around the ends of chunks, prompts that differ in their last token, a turn
- * whose earlier text was edited, files that keep a state, and numbers that are not finite. Logits
- * are the bits of one plain run, and what is computed again begins at a checkpoint.
+ * whose earlier text was edited, files that keep a state, a prompt that was found beside others,
+ * and numbers that are not finite. Logits are the bits of one plain run, and what is computed again
+ * begins at a checkpoint.
  *
  *   test_checkpoints */
 #include "tests/engine/oracle.h"
@@ -45,7 +46,7 @@ static size_t go_to(struct run *r, struct spw_session *session, const int32_t *i
 static struct spw_options budgets(const struct subject *s, bool least)
 {
     struct spw_options o = s->o;
-    o.sessions = 2;
+    o.sessions = 3;
     o.prefill_chunk = 32;
     o.host_bytes = (uint64_t)1 << 30;
     const struct spw_backend b = run_backend(true);
@@ -184,6 +185,38 @@ static void check_prefix(struct subject *s)
     }
 }
 
+/* All rows of one step of three sessions. One finds its prompt in the prefix cache, one goes on
+ * from a position that is the end of no chunk and no tile, and one begins. */
+static void check_together(struct subject *s, bool least)
+{
+    enum { MOST = 400, HELD = 77 };
+    char cache[600];
+    struct spw_options o = budgets(s, least);
+    struct spw_error err = {0};
+    struct run r;
+    snprintf(cache, sizeof cache, "%.500s_cache", s->folder);
+    o.prefix_cache_dir = cache;
+    open_run_with(&r, s, &o);
+    go_to(&r, r.session, s->ids[0], MOST, 1);
+    CHECK(spw_session_publish(r.session, NULL) == 0);
+    close_run(&r);
+    open_run_with(&r, s, &o);
+    struct spw_session *const going_on = run_session(r.e), *const fresh = run_session(r.e);
+    const struct spw_span before = {going_on, s->ids[0] + 150, HELD, 1};
+    CHECK_MSG(!watch_sync(&r.watch, s, r.e, &before, 1, MOST, &err), "%s", err.text);
+    const struct spw_span spans[] = {{r.session, s->ids[0], MOST, 16},
+                                     {going_on, s->ids[0] + 150, 300, 300 - HELD},
+                                     {fresh, s->ids[0] + 290, 131, 131}};
+    CHECK_MSG(!watch_sync(&r.watch, s, r.e, spans, 3, MOST, &err), "%s", err.text);
+    CHECK_MSG(spw_session_from_store(r.session) == 384, "%s: %zu tokens found", s->dir,
+              spw_session_from_store(r.session));
+    CHECK(spw_session_reused(going_on) == HELD && !spw_session_reused(fresh));
+    spw_session_close(fresh);
+    spw_session_close(going_on);
+    close_run(&r);
+    pack_remove_folder(cache);
+}
+
 /* A conversation of short turns, none of which ends with a tile: another process computes at most
  * 16 tiles of it again. */
 static void check_turns(const struct tiny_model *m)
@@ -243,6 +276,8 @@ int main(void)
         check_chunks(&subjects[i]);
         check_edits(&subjects[i]);
         check_prefix(&subjects[i]);
+        for (int least = 0; least < 2; least++)
+            check_together(&subjects[i], least);
         subject_close(&subjects[i]);
         if (tiny_models[TINY_STATES + i].mixer !=
             TINY_CONV) /* which keeps only the newest inputs */

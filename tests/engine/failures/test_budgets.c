@@ -17,7 +17,7 @@ enum {
              : RUN_UNDER_ASAN ? 61
                               : 5,
     WRITES = SLOW ? 17 : 4,
-    N_MODELS = TEST_GPU || SLOW ? 1 : 2,
+    N_MODELS = TEST_GPU || SLOW ? 1 : 3,
     QUANTIZES = !TEST_GPU && !RUN_UNDER_TSAN,
     N_PROMPT = TEST_GPU ? 300 : 900,
     N_MORE = 12,
@@ -31,6 +31,10 @@ static const struct tiny_model models[] = {
      .more = ",\"sliding_window\":150,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":16,"
              "\"hidden_activation\":\"gelu_pytorch_tanh\"",
      .qk_norm = true, .sandwich = true, .stored = TINY_BF16, .seed = 262},
+    {TINY("qwen3_5_text", 6, 64, 96, 4, 2, 32, VOCAB, 2048), /* three layers have a state */
+     .qk_norm = true, .untied = true, .stored = TINY_BF16, .seed = 263, .mixer = TINY_DELTA,
+     .interval = 2, .taps = 3, .state_heads = 2, .state_key_heads = 1, .state_key_dim = 16,
+     .state_dim = 16},
 };
 
 struct run {
@@ -541,9 +545,9 @@ int main(int argc, char **argv)
         fail_allocations(&s, stride);
         end(&s);
     }
-    /* Straight from device memory, and by way of the host's. */
-    for (int direct = 0; direct < N_MODELS && TEST_BACKEND == SPW_BACKEND_CPU; direct++) {
-        begin(&s, 0, direct);
+    /* Straight from device memory, and by way of the host's; and with states. */
+    for (size_t i = 0; i < N_MODELS && TEST_BACKEND == SPW_BACKEND_CPU; i++) {
+        begin(&s, i == 2 ? 2 : 0, i == 1);
         fill_disk(&s);
         exceed_write_limit(&s);
         end(&s);

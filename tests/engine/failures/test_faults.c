@@ -64,6 +64,14 @@ static const struct setting {
      60,
      2,
      true},
+    {{TINY("qwen3_5_text", 2, 32, 48, 2, 1, 16, 67, 512), /* a state, which moves */
+      .qk_norm = true, .untied = true, .seed = 65, .mixer = TINY_DELTA, .interval = 2, .taps = 3,
+      .state_heads = 2, .state_key_heads = 1, .state_key_dim = 16, .state_dim = 16},
+     false,
+     SPW_KV_EXACT,
+     300,
+     2,
+     false},
 };
 
 static char sums_file[64];

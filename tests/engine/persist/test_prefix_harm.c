@@ -13,7 +13,7 @@
 #include "runtime/persist/snapshot.h"
 #include "tests/engine/persist/pack_run.h"
 
-#define DEFAULT_KILLS (RUN_UNDER_ASAN ? 6 : 24)
+#define DEFAULT_KILLS (RUN_UNDER_ASAN ? 12 : 24)
 #define DEFAULT_CORRUPTIONS (RUN_UNDER_ASAN ? 40 : 300)
 
 enum { N_SEQUENCES = 6, TOKENS = 1000, SHARED = 256, N_READERS = 2, N_WRITERS = 2, MIB = 1 << 20 };
@@ -386,8 +386,9 @@ int main(int argc, char **argv)
     uint64_t seed = check_seed();
     alarm(3600);
     if (kills) {
-        check_kills(&tiny_models[0], SPW_KV_EXACT, kills / 2, &seed);
-        check_kills(&tiny_models[5], SPW_KV_INT8, kills / 2, &seed);
+        check_kills(&tiny_models[0], SPW_KV_EXACT, kills / 3, &seed);
+        check_kills(&tiny_models[5], SPW_KV_INT8, kills / 3, &seed);
+        check_kills(&tiny_models[TINY_STATES], SPW_KV_EXACT, kills / 3, &seed);
     }
     check_damage(&tiny_models[0], SPW_KV_EXACT, corruptions / 3, &seed);
     check_damage(&tiny_models[5], SPW_KV_INT8, corruptions / 3, &seed);

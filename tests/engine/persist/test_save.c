@@ -621,11 +621,12 @@ static bool kill_one(struct world *w, uint64_t *seed)
     return killed;
 }
 
-static void check_kills(int times, uint64_t *seed)
+static void check_kills(const struct tiny_model *m, enum spw_kv_precision precision, int times,
+                        uint64_t *seed)
 {
     struct world w;
     int killed = 0;
-    world_open(&w, &tiny_models[5], SPW_KV_INT8, seed);
+    world_open(&w, m, precision, seed);
     for (int i = 0; i < times; i++) {
         killed += kill_one(&w, seed);
         check_survivor(&w);
@@ -652,6 +653,7 @@ int main(int argc, char **argv)
     check_large_state(&seed);
     check_allocations(&seed);
     check_lost_tile(&seed);
-    check_kills(kills, &seed);
+    check_kills(&tiny_models[5], SPW_KV_INT8, kills / 2, &seed);
+    check_kills(&tiny_models[TINY_STATES], SPW_KV_EXACT, kills / 2, &seed);
     return check_done();
 }
