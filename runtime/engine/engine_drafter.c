@@ -28,7 +28,8 @@ static struct spw_options drafter_options(const struct spw_plan_input *in,
                                 .own_backend = o->own_backend};
 }
 
-/* What refuses a quarter of the budgets refuses them. */
+/* The draft model was refused. If a quarter of a budget was too small for it, the whole budget is
+ * refused: the error names four times what the draft model got, and four times what it needs. */
 static int refuse(int rc, const struct spw_error *why, struct spw_error *err)
 {
     if (err && !*err->text && why->refuses_budgets) {
@@ -42,7 +43,8 @@ static int refuse(int rc, const struct spw_error *why, struct spw_error *err)
                     rc == -ENOMEM ? " (a quarter of the budgets is for the draft model)" : "");
 }
 
-/* Takes the memory of the drafter's plan off the budgets; they are without that of another plan. */
+/* Takes the memory of the drafter's plan p off the budgets. What an earlier call took off them
+ * comes back first. */
 static void take_off(struct spw_plan_input *in, const struct spw_plan_info *p)
 {
     const uint64_t bytes[SPW_BUDGETS] = {p->device.total, p->host.total};

@@ -259,7 +259,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
     d->rows = take(&end, spw_max_u32(p->logits_rows, p->host_layer_rows) * p->hidden_row_bytes);
     d->flags = take(&end, sizeof(uint32_t));
-    /* from here on, what stays between steps: a plan in place uses what is before that */
+    /* What follows stays between steps. A new plan in place (engine_replan.c) takes the memory
+     * before it as scratch memory. */
     d->mtp_kept = take(&end, (in->sessions * (uint64_t)SPW_MTP_KEPT + 1) * mtp);
     d->experts.addresses = take(&end, spw_plan_addresses_bytes(p, in->weights));
     d->states = take(&end, in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) *
