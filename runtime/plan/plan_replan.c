@@ -151,7 +151,8 @@ bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b)
 {
 #define SAME(member) (a->member == b->member)
     const bool rows = SAME(chunk) && SAME(pass_rows) && SAME(hidden_on_host) && SAME(logits_rows) &&
-                      SAME(parallel_splits) && SAME(rows_beside) && SAME(piece_bytes);
+                      SAME(parallel_splits) && SAME(rows_beside) && SAME(piece_bytes) &&
+                      SAME(draft_rows);
     const bool tiles = SAME(quantizes) && SAME(format) && SAME(tile_bytes) &&
                        SAME(exact_tile_bytes) && SAME(slot_tiles) && SAME(may_retain) &&
                        SAME(retains) && SAME(new_frames) && SAME(n_exact_frames) &&
