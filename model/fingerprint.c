@@ -41,6 +41,12 @@ static struct sample sample_of(const struct spw_tensor *t, uint32_t i)
     return s;
 }
 
+/* 0: a file beside the model has the tensor. */
+static uint32_t n_samples(const struct spw_tensors *weights, const struct spw_tensor *t)
+{
+    return t->file_index < spw_tensors_n_model_files(weights) ? 1 + n_parts(t) : 0;
+}
+
 /* Requests the pages of all samples without waiting, so the drive sees all requests together. This
  * is advice only. */
 static void ask_for_samples(const struct spw_tensors *weights)
@@ -48,7 +54,7 @@ static void ask_for_samples(const struct spw_tensors *weights)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (size_t k = 0; k < spw_tensors_count(weights); k++) {
         const struct spw_tensor *t = spw_tensors_at(weights, k);
-        for (uint32_t i = 0; i <= n_parts(t); i++) {
+        for (uint32_t i = 0; i < n_samples(weights, t); i++) {
             struct sample s = sample_of(t, i);
             uintptr_t begin = (uintptr_t)s.at / page * page;
             if (s.bytes)
@@ -74,8 +80,10 @@ static void add_samples(XXH3_state_t *to, const struct spw_tensors *weights)
 {
     for (size_t k = 0; k < spw_tensors_count(weights); k++) {
         const struct spw_tensor *t = spw_tensors_at(weights, k);
-        XXH3_128bits_update(to, t->name, strlen(t->name) + 1);
-        for (uint32_t i = 0; i <= n_parts(t); i++) {
+        const uint32_t n = n_samples(weights, t);
+        if (n)
+            XXH3_128bits_update(to, t->name, strlen(t->name) + 1);
+        for (uint32_t i = 0; i < n; i++) {
             struct sample s = sample_of(t, i);
             XXH3_128bits_update(to, s.at, s.bytes);
             let_go(weights, t, &s);
@@ -105,7 +113,7 @@ static int add_config(XXH3_state_t *to, const struct spw_source *source, struct 
 
 static void add_headers(XXH3_state_t *to, const struct spw_tensors *weights)
 {
-    for (uint32_t i = 0; i < spw_tensors_n_files(weights); i++) {
+    for (uint32_t i = 0; i < spw_tensors_n_model_files(weights); i++) {
         const char *path = spw_tensors_path(weights, i), *slash = strrchr(path, '/');
         const char *name = slash ? slash + 1 : path;
         struct spw_tensors_extent e = spw_tensors_extent(weights, i);

@@ -6,8 +6,9 @@
  *                7 equal parts (by size), at a place that depends on the tensor's name
  *
  * Not covered: weights between the samples, so an edit of single weights may stay unseen (training
- * changes nearly all weights). Also not covered: tokenizer, chat template and
- * generation_config.json, which do not change the logits of given tokens. Two XXH3-128 protect
+ * changes nearly all weights). Also not covered: tokenizer, chat template,
+ * generation_config.json and an MTP layer in a file of its own, which do not change the logits of
+ * given tokens. Two XXH3-128 protect
  * against accidents, not against an attacker. A folder in the page cache takes milliseconds (8B:
  * about 900 samples); other pages are requested all at once. Any thread. */
 #ifndef SPW_MODEL_FINGERPRINT_H

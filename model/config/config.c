@@ -92,7 +92,8 @@ static int read_more_layers(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(SPW_OR_NULL(spw_keys_u32, &source->text, names[i], 0, most, &n));
     out->n_more_layers = source->gguf ? n : MAX_LAYERS;
     out->n_layers -= source->gguf ? n : 0; /* a GGUF file counts those layers, too */
-    out->may_add_mtp = source->family->may_add_mtp && (n || !source->gguf);
+    out->may_add_mtp = source->family->may_add_mtp;
+    out->mtp_beside = out->may_add_mtp && source->gguf && !n;
     if (n && out->may_add_mtp)
         spw_config_rule(out, "the layer that predicts further tokens (MTP) proposes drafts, if "
                              "they are asked for, and is left out else");

@@ -30,6 +30,12 @@ int spw_gguf_tokenizer_keys(const struct spw_gguf *g, json_t **out, bool *by_def
 /* The tensors of a model, by their Hugging Face names. `path`: the file, or the first of several.
  */
 int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err);
+/* Renames the tensors of a file. -EINVAL: the architecture has no such tensor. */
+int spw_gguf_rename_all(struct spw_tensor_table *table, const struct spw_gguf_architecture *a,
+                        const char *path, struct spw_error *err);
+/* As the operation add_mtp of struct spw_source_ops. */
+int spw_gguf_add_mtp(const char *path, struct spw_model_config *config, struct spw_tensors *t,
+                     struct spw_error *err);
 /* `f`: the open first file. */
 int spw_gguf_read_config(struct spw_model_config *out, const struct spw_gguf_file *f,
                          const char *path, struct spw_error *err);

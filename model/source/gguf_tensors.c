@@ -208,8 +208,8 @@ bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
     return rename_tensor(a, hf_name, FOLDER, out, SPW_GGUF_MOST_NAME + 1);
 }
 
-static int rename_all(struct spw_tensor_table *table, const struct spw_gguf_architecture *a,
-                      const char *path, struct spw_error *err)
+int spw_gguf_rename_all(struct spw_tensor_table *table, const struct spw_gguf_architecture *a,
+                        const char *path, struct spw_error *err)
 {
     enum { HF = SPW_GGUF_MOST_HF_NAME, OWN = SPW_GGUF_MOST_NAME + 1 };
     char *names = spw_alloc(table->n * (HF + OWN));
@@ -299,7 +299,7 @@ static int read_file(struct spw_tensor_table *out, uint64_t *header_bytes, const
                       " of %" PRIu64,
                       path, split.number + 1, split.count, m->number + 1, m->split.count);
     if (!rc)
-        rc = rename_all(&g.tensors, m->architecture, path, err);
+        rc = spw_gguf_rename_all(&g.tensors, m->architecture, path, err);
     if (!rc) {
         *out = g.tensors;
         *header_bytes = g.header_bytes;

@@ -39,6 +39,13 @@ static int gguf_tensors(const struct spw_source *s, struct spw_tensors **out, st
     return explain(s, spw_gguf_open_tensors(out, s->path, err), err);
 }
 
+static int gguf_add_mtp(const struct spw_source *s, struct spw_model_config *config,
+                        struct spw_tensors *t, struct spw_error *err)
+{
+    spw_error_clear(err);
+    return spw_gguf_add_mtp(s->path, config, t, err);
+}
+
 static int gguf_tokenizer(const struct spw_source *s, struct spw_tokenizer **out,
                           struct spw_error *err)
 {
@@ -120,6 +127,7 @@ static int gguf_text(const struct spw_source *s, enum spw_source_part part, char
 const struct spw_source_ops spw_source_gguf = {
     .config = gguf_config,
     .tensors = gguf_tensors,
+    .add_mtp = gguf_add_mtp,
     .tokenizer = gguf_tokenizer,
     .chat_template = gguf_chat_template,
     .text = gguf_text,

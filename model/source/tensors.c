@@ -19,7 +19,7 @@ struct file {
 
 struct spw_tensors {
     struct file *files; /* owned */
-    size_t n_files, capacity;
+    size_t n_files, n_model_files, capacity;
     struct spw_tensor *tensors; /* owned: of all files, sorted by name */
     size_t n_tensors;
     spw_tensors_name own_name; /* NULL: the names are those of the files */
@@ -79,6 +79,9 @@ int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error
     size_t n = 0;
     for (size_t i = 0; i < t->n_files; i++)
         n += t->files[i].table.n;
+    t->n_model_files = t->n_model_files ? t->n_model_files : t->n_files;
+    t->n_tensors = 0;
+    spw_free(t->tensors);
     t->tensors = spw_alloc_zero(n, sizeof *t->tensors);
     if (!t->tensors)
         return spw_fail(err, -ENOMEM, "%s: out of memory", model);
@@ -150,6 +153,11 @@ uint64_t spw_tensors_total_bytes(const struct spw_tensors *t)
 uint32_t spw_tensors_n_files(const struct spw_tensors *t)
 {
     return (uint32_t)t->n_files;
+}
+
+uint32_t spw_tensors_n_model_files(const struct spw_tensors *t)
+{
+    return (uint32_t)t->n_model_files;
 }
 
 const char *spw_tensors_path(const struct spw_tensors *t, uint32_t file_index)

@@ -50,8 +50,10 @@ size_t spw_tensors_count(const struct spw_tensors *t);
 const struct spw_tensor *spw_tensors_at(const struct spw_tensors *t, size_t i);
 /* The sum of all tensors' bytes. */
 uint64_t spw_tensors_total_bytes(const struct spw_tensors *t);
-/* The files, by file_index: how many, and the path of each. */
+/* The files, by file_index: how many, and the path of each. Those of the model come first; the MTP
+ * layer may have one after them, on which no answer depends. */
 uint32_t spw_tensors_n_files(const struct spw_tensors *t);
+uint32_t spw_tensors_n_model_files(const struct spw_tensors *t);
 const char *spw_tensors_path(const struct spw_tensors *t, uint32_t file_index);
 /* Whether a reader has touched a page that its file no longer has. Cheap enough for each row of
  * logits. */

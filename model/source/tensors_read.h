@@ -34,8 +34,8 @@ typedef bool (*spw_tensors_name)(const void *context, const char *name,
                                  char out[SPW_MOST_OWN_NAME]);
 /* For a format that has other names. */
 void spw_tensors_set_names(struct spw_tensors *t, spw_tensors_name own_name, const void *context);
-/* Call it after the last file: merges all tensors into one sorted list. -EINVAL: a name occurs
- * twice. */
+/* Call it after the last file of the model, and again after one beside the model: merges all
+ * tensors into one sorted list. -EINVAL: a name occurs twice. */
 int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error *err);
 
 #endif

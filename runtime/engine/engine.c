@@ -17,13 +17,15 @@
 /* ---- the model folder ---- */
 
 /* AUTO is bf16 for a model whose first matrix is stored in bf16 or that has a quantized matrix,
- * else f32. */
+ * else f32. An MTP layer in a file of its own decides nothing: answers are the same without it. */
 enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct spw_options *o)
 {
     enum spw_dtype first = SPW_DTYPE_AUTO;
     bool is_quantized = false;
     for (size_t i = 0; i < spw_tensors_count(weights); i++) {
         const struct spw_tensor *t = spw_tensors_at(weights, i);
+        if (t->file_index >= spw_tensors_n_model_files(weights))
+            continue;
         first = !first && t->n_dims == 2 ? t->dtype : first;
         is_quantized |= spw_type_is_quantized(t->dtype);
     }
@@ -32,16 +34,24 @@ enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct 
     return first == SPW_DTYPE_BF16 || is_quantized ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
 }
 
+/* Makes the MTP layer the model's last one. */
+static int add_mtp(struct spw_model *m, struct spw_error *err)
+{
+    if (m->config.mtp_beside)
+        SPW_TRY(m->source->ops->add_mtp(m->source, &m->config, m->tensors, err));
+    return spw_config_add_mtp(&m->config, err);
+}
+
 int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,
                    struct spw_error *err)
 {
     *m = (struct spw_model){0};
     SPW_TRY(spw_source_open(&m->source, path, err));
     int rc = m->source->ops->config(m->source, &m->config, err);
-    if (!rc && o->drafts == SPW_DRAFTS_MTP)
-        rc = spw_config_add_mtp(&m->config, err);
     if (!rc)
         rc = m->source->ops->tensors(m->source, &m->tensors, err);
+    if (!rc && o->drafts == SPW_DRAFTS_MTP)
+        rc = add_mtp(m, err);
     if (!rc) {
         m->compute = spw_compute_type(m->tensors, o);
         rc = spw_cache_policy_make(&m->cache, &m->config, m->compute, o, err);

@@ -11,9 +11,15 @@
 #include "tests/engine/gguf_blocks.h"
 #include "base/numbers.h"
 
+/* The MTP layer, of families whose folders call its tensors mtp.*: in the file of the model, in no
+ * file, or in a file of its own, with copies of what the layer shares with the model, too. */
+enum gguf_mtp { GGUF_MTP_INSIDE, GGUF_MTP_LEFT_OUT, GGUF_MTP_ALONE, GGUF_MTP_WITH_COPIES };
+
 struct gguf_way {
-    enum spw_dtype matrices; /* their stored type; AUTO: that of the folder */
-    bool rounded;            /* matrices are stored in F32, after rounding to `matrices` */
+    enum gguf_mtp mtp;
+    /* Their stored type; AUTO, and of rows that are no whole blocks: that of the folder. */
+    enum spw_dtype matrices;
+    bool rounded; /* matrices are stored in F32, after rounding to `matrices` */
     /* Not 0: matrices get random blocks, of the quantized type `matrices`, or each of a drawn one.
      */
     uint64_t seed;
@@ -466,7 +472,8 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
 {
     const struct spw_model_config *c = &f->config;
     spw_gguf_add_string(w, "general.architecture", f->architecture);
-    const bool mtp = spw_tensors_find(f->tensors, "mtp.fc.weight");
+    const bool mtp =
+        f->way->mtp != GGUF_MTP_LEFT_OUT && spw_tensors_find(f->tensors, "mtp.fc.weight");
     gguf_u32(f, w, "block_count", c->n_layers + mtp);
     if (mtp)
         gguf_u32(f, w, "nextn_predict_layers", 1);
@@ -578,7 +585,7 @@ static inline enum spw_dtype gguf_matrix_type(const struct gguf_folder *f,
                                               const struct spw_tensor *t)
 {
     uint64_t seed = gguf_seed(f, t);
-    if (f->way->matrices)
+    if (f->way->matrices && gguf_cols(t) % spw_type_of(f->way->matrices).elements == 0)
         return f->way->matrices;
     return f->way->seed && gguf_is_matrix(t) ? gguf_draw_type(gguf_cols(t), &seed) : t->dtype;
 }
@@ -808,12 +815,21 @@ static inline void gguf_split_keys(struct spw_gguf_writer *w, uint32_t number, u
     spw_gguf_add(w, "split.tensors.count", SPW_GGUF_I32, false, &total, 1);
 }
 
+/* Whether a file has a tensor of this name, with others of its stack. */
+static inline bool gguf_has(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    const bool mtp = !strncmp(t->name, "mtp.", 4), shared = !strstr(t->name, "layers.");
+    return gguf_expert(t) <= 0 &&
+           (f->way->mtp == GGUF_MTP_INSIDE || mtp == (f->way->mtp != GGUF_MTP_LEFT_OUT) ||
+            (shared && !mtp && f->way->mtp == GGUF_MTP_WITH_COPIES));
+}
+
 /* Tensors of the files, but for factors. */
 static inline size_t gguf_count(const struct gguf_folder *f)
 {
     size_t n = 0;
     for (size_t i = 0; i < spw_tensors_count(f->tensors); i++)
-        if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
+        if (gguf_has(f, spw_tensors_at(f->tensors, i)))
             n += gguf_parts(f, spw_tensors_at(f->tensors, i));
     return n;
 }
@@ -839,7 +855,7 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
     for (uint32_t i = 0; number == 0 && i < n_norms; i++)
         gguf_add_norm(&w, i, width);
     for (size_t i = from; i < to; i++)
-        if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
+        if (gguf_has(f, spw_tensors_at(f->tensors, i)))
             for (uint32_t p = 0; p < gguf_parts(f, spw_tensors_at(f->tensors, i)); p++)
                 gguf_add_tensor(f, &w, spw_tensors_at(f->tensors, i), p);
     CHECK(!spw_gguf_write_header(&w, out));
@@ -848,7 +864,7 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
     for (uint32_t i = 0; number == 0 && i < n_norms; i++)
         gguf_write_norm(f, i, width, out);
     for (size_t i = from; i < to; i++)
-        if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
+        if (gguf_has(f, spw_tensors_at(f->tensors, i)))
             for (uint32_t p = 0; p < gguf_parts(f, spw_tensors_at(f->tensors, i)); p++)
                 gguf_write_tensor(f, spw_tensors_at(f->tensors, i), p, out);
     CHECK(!fclose(out));

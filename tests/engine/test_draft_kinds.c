@@ -8,6 +8,8 @@
 #include "runtime/batch/batch_parts.h"
 #include "tests/engine/oracle.h"
 
+#include <sys/stat.h>
+
 enum { VOCAB = 96, MOST_TOKENS = 400, NEW = 60, END = 2 };
 
 static const enum kind {
@@ -18,13 +20,14 @@ static const enum kind {
     ONE_RIGHT,
     ENDS,
     NOT_FINITE,
-    KINDS
+    BY_MTP /* what the model's own layer drafts */
 } all[] = {RIGHT, WRONG, LAST_WRONG, ONE_RIGHT, ENDS, NOT_FINITE};
 
 static enum kind drafted;
 static const struct spw_result *right; /* of the run without drafts */
 static int32_t poison = -1;            /* a token whose numbers are not finite */
 static struct spw_backend backend;
+static uint8_t fingerprint[SPW_FINGERPRINT_BYTES]; /* of the latest run with o.saves */
 
 static void embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
                   enum spw_dtype compute, void *rows, void *inputs)
@@ -61,14 +64,15 @@ static uint64_t ask(const char *dir, const struct spw_options *options, enum kin
     struct spw_error err = {0};
     struct spw_batch_times times;
     uint64_t id;
-    o.drafts = kind ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
+    o.drafts = kind == BY_MTP ? SPW_DRAFTS_MTP : kind ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
     drafted = kind;
     CHECK_MSG(!spw_engine_open_on(&e, &backend, dir, &o, &err), "%s", err.text);
     if (!e)
         exit(check_done());
     CHECK(!spw_batch_open(&b, e, NULL, &err));
-    if (kind)
+    if (kind && kind != BY_MTP)
         b->propose = propose;
+    memcpy(fingerprint, e->model_fingerprint, sizeof fingerprint);
     CHECK_MSG(!spw_batch_submit(b, r, &id, &err), "%s", err.text);
     for (int more = 1; more > 0;) {
         more = spw_batch_step(b, &err);
@@ -161,6 +165,51 @@ static void test_kinds(uint64_t *seed)
         check_kinds(dirs[i], check_range(seed, 50, 69), seed);
         check_kinds(dirs[i], check_range(seed, 100, 130), seed); /* a tile begins on the way */
     }
+}
+
+/* ---- an MTP layer in a file of its own ---- */
+
+/* Drafts as those of the layer inside the model's file, if the numbers are the same; and the answer
+ * without drafts in any case: a layer of another type does not change how the model computes. */
+static void test_mtp_file(const char *golden, uint64_t *seed)
+{
+    char dir[64], inside[96], model[96], file[96];
+    int32_t ids[MOST_TOKENS];
+    uint8_t alone[SPW_FINGERPRINT_BYTES];
+    struct spw_result off, on;
+    const struct spw_options o = {.context = MOST_TOKENS, .threads = 2, .saves = true};
+    struct spw_request r = draw_request(ids, check_range(seed, 50, 69), seed);
+    r.ignore_eos = true;
+    snprintf(dir, sizeof dir, "/tmp/spw_draft_kinds_%d", (int)getpid());
+    snprintf(inside, sizeof inside, "%s/inside.gguf", dir);
+    snprintf(model, sizeof model, "%s/model.gguf", dir);
+    snprintf(file, sizeof file, "%s/mtp-model.gguf", dir);
+    CHECK(!mkdir(dir, 0700));
+    CHECK(gguf_from_folder(golden, inside, &(struct gguf_way){.matrices = SPW_DTYPE_F32}));
+    CHECK(gguf_from_folder(
+        golden, model, &(struct gguf_way){.matrices = SPW_DTYPE_F32, .mtp = GGUF_MTP_LEFT_OUT}));
+    ask(model, &o, NONE, &r, &off);
+    memcpy(alone, fingerprint, sizeof alone);
+    const uint64_t n = ask(inside, &o, BY_MTP, &r, &on);
+    check_same(&off, &on, golden, BY_MTP);
+    spw_result_free(&on);
+    for (int i = 0; i < 2; i++) {
+        const struct gguf_way way = {.matrices = i ? SPW_DTYPE_Q8_0 : SPW_DTYPE_F32,
+                                     .mtp = i ? GGUF_MTP_WITH_COPIES : GGUF_MTP_ALONE};
+        CHECK(gguf_from_folder(golden, file, &way));
+        const uint64_t stayed = ask(model, &o, BY_MTP, &r, &on);
+        CHECK_MSG(i || (n && stayed == n), "%s: %llu stayed, not %llu", golden,
+                  (unsigned long long)stayed, (unsigned long long)n);
+        check_same(&off, &on, golden, BY_MTP);
+        CHECK(!memcmp(fingerprint, alone, sizeof alone));
+        spw_result_free(&on);
+    }
+    ask(model, &o, NONE, &r, &on);
+    check_same(&off, &on, golden, NONE);
+    CHECK(!memcmp(fingerprint, alone, sizeof alone));
+    spw_result_free(&on);
+    spw_result_free(&off);
+    CHECK(!unlink(inside) && !unlink(model) && !unlink(file) && !rmdir(dir));
 }
 
 /* ---- what later runs begin with ---- */
@@ -292,6 +341,9 @@ int main(int argc, char **argv)
         check_model(&seed);
     printf("%d models\n", n);
     test_kinds(&seed);
+    test_mtp_file("tests/golden/qwen3_5_mtp", &seed);
+    test_mtp_file("tests/golden/qwen3_5_moe_mtp", &seed);
+    test_mtp_file("tests/golden/qwen3_next_mtp", &seed);
     test_prefix("tests/golden/llama_700", true, &seed);
     test_prefix("tests/golden/exaone_moe_listed", false, &seed); /* no checkpoint lies that early */
     test_prefix("tests/golden/qwen3_next_plain", true, &seed);

@@ -367,6 +367,104 @@ static void test_ends_beyond(void)
     }
 }
 
+/* ---- a file beside the model with its MTP layer ---- */
+
+/* Another number of a key in the file. */
+static void edit(const char *path, const char *key, uint32_t value)
+{
+    static char bytes[1 << 12];
+    FILE *f = fopen(path, "r+b");
+    CHECK(f && fread(bytes, 1, sizeof bytes, f) == sizeof bytes);
+    char *at = memmem(bytes, sizeof bytes, key, strlen(key));
+    CHECK(at != NULL);
+    memcpy(at + strlen(key) + 4, &value, sizeof value);
+    CHECK(!fseek(f, 0, SEEK_SET) && fwrite(bytes, 1, sizeof bytes, f) == sizeof bytes);
+    CHECK(!fclose(f));
+}
+
+/* message NULL: the model opens with the layer. */
+static void plan_mtp(const char *model, const char *message)
+{
+    const struct spw_options o = {
+        .backend = SPW_BACKEND_CPU, .context = 64, .drafts = SPW_DRAFTS_MTP};
+    struct spw_plan_info info;
+    struct spw_error err = {0};
+    const int rc = spw_plan_query(&info, model, &o, &err);
+    CHECK_MSG(message ? rc == -EINVAL && strstr(err.text, message) : !rc, "%d '%s', not '%s'", rc,
+              err.text, message ? message : "");
+}
+
+static void fail_allocations(const char *model)
+{
+    const struct spw_options o = {
+        .backend = SPW_BACKEND_CPU, .context = 64, .drafts = SPW_DRAFTS_MTP, .threads = 1};
+    struct spw_model m;
+    struct spw_error err = {0};
+    const int64_t before = spw_alloc_outstanding();
+    int rc = -ENOMEM;
+    for (int64_t n = 0; rc == -ENOMEM; n++) {
+        spw_alloc_fail_nth(n);
+        rc = spw_model_open(&m, model, &o, &err);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || (rc == -ENOMEM && err.text[0]), "%d '%s'", rc, err.text);
+        if (!rc)
+            spw_model_close(&m);
+        CHECK(spw_alloc_outstanding() == before);
+    }
+    CHECK_MSG(!rc, "%d '%s'", rc, err.text);
+}
+
+static void test_mtp_files(void)
+{
+    static const struct {
+        const char *golden;
+        enum gguf_mtp mtp;
+        const char *key; /* gets another value; NULL: none */
+        uint32_t value;
+        void (*more_keys)(struct spw_gguf_writer *w, void *context);
+        const char *message;
+    } cases[] = {
+        {"qwen3_next_mtp", GGUF_MTP_ALONE, NULL, 0, NULL,
+         "mtp-model.gguf: general.architecture: found qwen3next, expected that of the model "
+         "(model_type qwen3_5_text)"},
+        {"qwen3_5_mtp", GGUF_MTP_LEFT_OUT, NULL, 0, NULL,
+         "mtp-model.gguf: qwen35.nextn_predict_layers: found nothing, expected the number of "},
+        {"qwen3_5_mtp", GGUF_MTP_ALONE, "qwen35.block_count", 4, NULL,
+         "mtp-model.gguf: block_count less nextn_predict_layers: found 3, expected 2"},
+        {"qwen3_5_mtp", GGUF_MTP_ALONE, "qwen35.embedding_length", 64, NULL,
+         "mtp-model.gguf: embedding_length: found 64, expected 32"},
+        {"qwen3_5_mtp", GGUF_MTP_ALONE, NULL, 0, add_text,
+         "mtp-model.gguf: tokens: found 3, expected 96"},
+        {"qwen3_5_mtp", GGUF_MTP_ALONE, NULL, 0, NULL, NULL},
+        {"qwen3_5_mtp", GGUF_MTP_WITH_COPIES, NULL, 0, add_text, NULL}, /* the embedding counts */
+        {"qwen3_5_mtp", GGUF_MTP_INSIDE, NULL, 0, NULL, NULL},          /* a whole model */
+    };
+    char model[96], file[96], other[96], folder[64];
+    snprintf(folder, sizeof folder, "%s/mtp", dir);
+    CHECK(!mkdir(folder, 0700));
+    snprintf(model, sizeof model, "%s/model.gguf", folder);
+    snprintf(file, sizeof file, "%s/mtp-model.gguf", folder);
+    snprintf(other, sizeof other, "%s/mtp-a.gguf", folder);
+    gguf_from_folder("tests/golden/qwen3_5_mtp", model,
+                     &(struct gguf_way){.mtp = GGUF_MTP_LEFT_OUT});
+    plan_mtp(model, "model.gguf: found no layer that predicts further tokens (MTP) and could "
+                    "propose drafts, and no file mtp-*.gguf beside it");
+    gguf_from_folder("tests/golden/llama_plain", other, &(struct gguf_way){0});
+    plan_mtp(model, "mtp-a.gguf: general.architecture: found llama");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char golden[64];
+        snprintf(golden, sizeof golden, "tests/golden/%s", cases[i].golden);
+        gguf_from_folder(golden, file,
+                         &(struct gguf_way){.mtp = cases[i].mtp, .more_keys = cases[i].more_keys});
+        if (cases[i].key)
+            edit(file, cases[i].key, cases[i].value);
+        plan_mtp(model, cases[i].message);
+    }
+    fail_allocations(model);
+}
+
+/* ---- memory that fails ---- */
+
 /* Each allocation of each part fails in turn. */
 static void test_failed_allocations(void)
 {
@@ -541,6 +639,7 @@ static void test_rest(void)
     if (!access(folder, R_OK))
         test_folder(folder);
     test_split();
+    test_mtp_files();
     test_text();
     test_ends();
     test_ends_beyond();

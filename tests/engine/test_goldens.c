@@ -7,6 +7,7 @@
 #include "tests/engine/engine_run.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 
 #define TOLERANCE 1e-5
 
@@ -82,6 +83,22 @@ static void run_mtp(const char *dir, const char *model, double tolerance, const 
     free(expected);
 }
 
+/* The layer in a file of its own beside that of the model. */
+static void run_mtp_beside(const char *dir, const json_t *golden, const int32_t *ids)
+{
+    char folder[64], model[128], file[128];
+    snprintf(folder, sizeof folder, "/tmp/spw_goldens_%d", (int)getpid());
+    snprintf(model, sizeof model, "%s/model.gguf", folder);
+    snprintf(file, sizeof file, "%s/mtp-model.gguf", folder);
+    CHECK(!mkdir(folder, 0700));
+    CHECK(gguf_from_folder(
+        dir, model, &(struct gguf_way){.matrices = SPW_DTYPE_F32, .mtp = GGUF_MTP_LEFT_OUT}));
+    CHECK(gguf_from_folder(
+        dir, file, &(struct gguf_way){.matrices = SPW_DTYPE_F32, .mtp = GGUF_MTP_WITH_COPIES}));
+    run_mtp(dir, model, TOLERANCE, golden, ids);
+    CHECK(!unlink(model) && !unlink(file) && !rmdir(folder));
+}
+
 /* The folder; a file of the same numbers, as the common converter writes it, for some families; and
  * a quantized file, whose tensors have their places and names by our own writer. */
 static void run_mtp_forms(const char *dir, const json_t *golden, const int32_t *ids)
@@ -96,6 +113,7 @@ static void run_mtp_forms(const char *dir, const json_t *golden, const int32_t *
     if (strstr(dir, "/qwen3")) {
         CHECK(gguf_from_folder(dir, file, &(struct gguf_way){.matrices = SPW_DTYPE_F32}));
         run_mtp(dir, file, TOLERANCE, golden, ids);
+        run_mtp_beside(dir, golden, ids);
     }
     const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen(file, "wb")};
     CHECK_MSG(!spw_quantize(dir, &o, &err), "%s", err.text);

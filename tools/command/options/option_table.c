@@ -343,7 +343,8 @@ const struct cli_row cli_rows[] = {
     {"drafts", CLI_CHOICE, ANSWERS, "Machine", "HOW",
      "compute tokens that may follow an answer together with its next token, and keep those that "
      "would have been picked: the answer is the same. text: what followed the same tokens before, "
-     "always. mtp: what the model's layer for further tokens predicts. model: those of "
+     "always. mtp: what the model's layer for further tokens predicts, or one in a file mtp-*.gguf "
+     "beside a GGUF model. model: those of "
      "--draft-model. auto: those of the text and of --draft-model, as far as they save time and "
      "leave the memory of everything else alone (auto)",
      FIELD(drafts), .choices = draft_kinds},
