@@ -80,6 +80,15 @@ static int adjust_width(struct spw_model_config *out, const struct spw_keys *key
                : spw_keys_refuse(keys, "intermediate_size", "a width that stays one");
 }
 
+/* Whether the first layer that predicts further tokens sees all positions; the program has no other
+ * ones. */
+static bool mtp_sees_all(const struct spw_keys *keys)
+{
+    const json_t *types = spw_keys_value(keys, "mtp_layer_types");
+    const char *type = json_string_value(json_array_get(types, 0));
+    return !type || !strcmp(type, "full_attention");
+}
+
 /* Layers that predict further tokens: folders do not always say how many. */
 static int read_more_layers(struct spw_model_config *out, const struct spw_config_source *source)
 {
@@ -92,7 +101,7 @@ static int read_more_layers(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(SPW_OR_NULL(spw_keys_u32, &source->text, names[i], 0, most, &n));
     out->n_more_layers = source->gguf ? n : MAX_LAYERS;
     out->n_layers -= source->gguf ? n : 0; /* a GGUF file counts those layers, too */
-    out->may_add_mtp = source->family->may_add_mtp;
+    out->may_add_mtp = source->family->may_add_mtp && mtp_sees_all(&source->text);
     out->mtp_beside = out->may_add_mtp && source->gguf && !n;
     if (n && out->may_add_mtp)
         spw_config_rule(out, "the layer that predicts further tokens (MTP) proposes drafts, if "

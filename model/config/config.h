@@ -197,9 +197,9 @@ struct spw_model_config {
     uint32_t n_more_layers; /* that files may have after the last one; they are not used */
     /* Layers after the last one predict further tokens (MTP), and the first of them can propose
      * drafts: spw_config_add_mtp makes it the last layer, `mtp`. mtp_experts: it has experts.
-     * mtp_beside: the model's own files have none, but a file beside them may (struct
-     * spw_source_ops). */
-    bool may_add_mtp, mtp_experts, mtp, mtp_beside;
+     * mtp_rotates: its queries and keys are rotated. mtp_beside: the model's own files have none,
+     * but a file beside them may (struct spw_source_ops). */
+    bool may_add_mtp, mtp_experts, mtp_rotates, mtp, mtp_beside;
     bool kinds_listed; /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
     struct spw_mixer_config mixer; /* of the layers with a state */

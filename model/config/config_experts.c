@@ -87,7 +87,7 @@ static int choose_layers(struct spw_model_config *out, const struct spw_config_s
     if (facts->first_layer_key)
         SPW_TRY(spw_keys_u32(keys, facts->first_layer_key, 0, out->n_layers + out->may_add_mtp,
                              &first));
-    out->mtp_experts = first <= out->n_layers;
+    out->mtp_experts = first <= out->n_layers && !source->family->mtp_dense;
     if (facts->last_layer_key)
         last = spw_keys_value(keys, facts->last_layer_key);
     if (last && json_integer_value(last) != -1) {

@@ -340,6 +340,7 @@ static const struct spw_family families[] = {
     {.name = "exaone_moe", NORM(LLAMA, 1e-5), .qk_norm = true,
      SIZES(32, 32, 0, 102400, 2048), .width = 16384, ENDS(1, 53),
      WINDOW(PATTERN, 4096), .window_pattern = 4, .window_pattern_key = true, .predicts_next = true,
+     .may_add_mtp = true, .mtp_dense = true,
      .skips_full = true, .skips_in_windowed = true, .rope = {.theta = 1e4},
      .experts = {EXPERTS("num_experts", 64, 8, 1024), .width_key = "moe_intermediate_size",
                  .shared_count_key = "num_shared_experts",

@@ -130,6 +130,7 @@ struct spw_family {
     bool cut_gate;          /* SPW_ACT_CUT_QUICK, whatever the activation key says */
     bool predicts_next;     /* layers after the last one, or mtp_*, predict further tokens; */
     bool may_add_mtp;       /* as in struct spw_model_config */
+    bool mtp_dense;         /* that layer has no experts */
     bool multiplied;        /* attention_multiplier, embedding_multiplier, residual_multiplier and
                                logits_scaling apply; each is 1 when absent */
     bool scales_branches;   /* embedding_multiplier, lm_head_multiplier, and multipliers of what

@@ -110,7 +110,7 @@ static int check_experts(const struct writer *w)
                                                : "mlp_only_layers, decoder_sparse_step";
     char found[80];
     snprintf(found, sizeof found, "layers without experts (%s)", keys);
-    for (uint32_t i = leading; i < c->n_layers; i++)
+    for (uint32_t i = leading; i < spw_config_main_layers(c); i++)
         if (!c->has_experts[i])
             return refuse(w, found,
                           facts->first_layer_key ? "experts in all layers behind the first ones"

@@ -209,7 +209,8 @@ int spw_config_add_mtp(struct spw_model_config *c, struct spw_error *err)
     c->layer_kinds[layer] = (uint8_t)c->full_kind;
     c->kv_layers[layer] = layer;
     c->state_slices[layer] = SPW_NO_SLICE;
-    c->rotates[layer] = c->has_mlp[layer] = true;
+    c->rotates[layer] = c->mtp_rotates;
+    c->has_mlp[layer] = true;
     c->has_experts[layer] = c->experts.n && c->mtp_experts;
     if (c->n_more_layers && c->n_more_layers < MAX_LAYERS) /* of a GGUF file: their number */
         c->n_more_layers--;

@@ -182,6 +182,7 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     const bool ignored = (rule == SPW_WINDOW_ALL && !source->family->listed) ||
                          rule == SPW_WINDOW_OPT_IN_ALL; /* the list means nothing */
     out->full_kind = SPW_LAYER_FULL;
+    out->mtp_rotates = !source->family->skips_full; /* the MTP layer sees all positions */
     out->window_kind = rule == SPW_WINDOW_CHUNKS ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
     out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->blocks;
     if (source->family->blocks)
@@ -217,6 +218,7 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
             out->window = window;
         if (source->family->skips_full)
             out->rotates[i] = windowed || (source->family->skips_in_windowed && !slides);
+        out->mtp_rotates |= source->family->skips_in_windowed && !slides;
     }
     if (!any || slides)
         return 0;

@@ -434,6 +434,9 @@ CASES = {
     "exaone_moe_listed": (EXAONE_MOE | dict(num_hidden_layers=3, mlp_layer_types=["sparse", "dense", "sparse"], norm_topk_prob=False,
                                             layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
                           40, "bf16", dict(hub=True)),
+    "exaone_moe_mtp": (EXAONE_MOE | dict(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], num_nextn_predict_layers=1,
+                                         mlp_layer_types=["dense", "sparse"], mtp_layer_types=["full_attention"], mtp_sliding_windows=[0]),
+                       140, "f32", dict(mtp=True)),
     "mellum_plain": (MELLUM, 60, "bf16", dict(hub=True)),
     "mellum_full": (without(MELLUM, "rope_parameters", "layer_types") | dict(
         num_hidden_layers=2, mlp_layer_types=["dense", "sparse"], attention_bias=True, norm_topk_prob=False), 40, "bf16", dict(hub=True)),
@@ -618,6 +621,8 @@ def mtp_layer(model):
     config, base = copy.deepcopy(model.config), model.get_decoder()
     if getattr(config, "layer_types", None):
         config.layer_types = [*config.layer_types, "full_attention"]
+    if config.model_type == "exaone_moe":  # the only family here whose layer has no experts, though others have
+        config.mlp_layer_types = [*config.mlp_layer_types, "dense"]
     norm = type(base.layers[-1].input_layernorm)
     return MtpLayer(config, type(base.layers[-1]), norm, config.num_hidden_layers)
 

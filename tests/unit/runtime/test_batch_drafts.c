@@ -16,7 +16,7 @@ enum { N = 12, SESSIONS = 3 };
 /* Their MTP layer is often right. */
 static const char *const mtp_folders[] = {
     "tests/golden/glm4_moe_mtp", "tests/golden/glm4_moe_mtp_dense", "tests/golden/qwen3_5_mtp",
-    "tests/golden/qwen3_5_moe_mtp", "tests/golden/qwen3_next_mtp"};
+    "tests/golden/qwen3_5_moe_mtp", "tests/golden/qwen3_next_mtp", "tests/golden/exaone_moe_mtp"};
 
 static uint64_t mtp_drafted, mtp_accepted;
 
