@@ -84,13 +84,19 @@ bool spw_interrupt_clear(struct spw_interrupt *i);
  * in the prompt or the answer. */
 enum spw_drafts {
     SPW_DRAFTS_OFF,
-    SPW_DRAFTS_AUTO, /* as many as pay, by the measured times of steps and by how many stayed */
+    /* as many as pay, by the measured times of steps and by how many stayed. The MTP layer of the
+     * model also drafts, if the plan has memory for the layer that nothing else needs, and if no
+     * session is saved or kept for others: what is stored must not depend on the memory */
+    SPW_DRAFTS_AUTO,
     SPW_DRAFTS_TEXT, /* as many as can be made */
     /* by the layer of the model that predicts further tokens (MTP), as many as are likely to stay.
      * -EINVAL: the model has no such layer */
     SPW_DRAFTS_MTP,
     SPW_DRAFTS_MODEL, /* as AUTO, but of options.draft_model only */
 };
+
+/* Added to the rows of a step in spw_result.step_rows. */
+enum { SPW_STEP_BY_MTP = 128 };
 
 /* Layers and experts that lie in host memory, while a GPU computes: where their weights are
  * quantized, the CPU multiplies them there when rows are few, and no result depends on that. */
@@ -474,7 +480,8 @@ struct spw_result {
                                  some of its layers could not be cut back to them */
     enum spw_finish finish;
     /* [n_tokens]: of a token that a step began with, how many rows the step computed of this
-     * request: 1, and one for each draft; of a draft that stayed: 0. NULL: no drafts. */
+     * request: 1, and one for each draft, and SPW_STEP_BY_MTP if the MTP layer proposed these; of a
+     * draft that stayed: 0. NULL: no drafts. */
     uint8_t *step_rows;
     /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
      * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */

@@ -41,11 +41,10 @@ static uint32_t propose_known(struct spw_batch_entry *x, int32_t *out, uint32_t 
 {
     const uint8_t *rows = x->drafts.step_rows;
     const size_t at = x->answer.result.n_tokens;
-    *match = 0;
-    if (!rows)
-        return 0;
-    const uint32_t n = spw_min_u32((uint32_t)spw_sub_u64(rows[at], 1), most);
+    const uint32_t n =
+        rows ? spw_min_u32((uint32_t)spw_sub_u64(rows[at] % SPW_STEP_BY_MTP, 1), most) : 0;
     bool stays = true;
+    *match = 0;
     for (uint32_t i = 0; i < n; i++) {
         stays &= at + 1 + i < x->drafts.n_known && !rows[at + 1 + i];
         out[i] = !stays;
@@ -56,12 +55,13 @@ static uint32_t propose_known(struct spw_batch_entry *x, int32_t *out, uint32_t 
 void spw_batch_choose_drafts(struct spw_batch *b)
 {
     const struct spw_engine *e = b->engine;
-    b->mtp = e->options.drafts == SPW_DRAFTS_MTP;
-    b->propose = e->dry                                  ? propose_known
-                 : b->mtp                                ? spw_batch_propose_mtp
-                 : e->options.drafts == SPW_DRAFTS_OFF   ? NULL
-                 : e->options.drafts == SPW_DRAFTS_MODEL ? propose_nothing
-                                                         : propose_text;
+    const enum spw_drafts how = e->options.drafts;
+    b->mtp = e->model.config.mtp;
+    b->layer_share = spw_batch_layer_share(e->model.weights);
+    b->propose = e->dry                                             ? propose_known
+                 : how == SPW_DRAFTS_OFF                            ? NULL
+                 : how == SPW_DRAFTS_MTP || how == SPW_DRAFTS_MODEL ? propose_nothing
+                                                                    : propose_text;
     b->drafts_all = e->dry || !spw_drafts_are_optional(&e->options);
 }
 
@@ -88,24 +88,26 @@ int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x)
 
 /* Whether the step computes nothing of x but its next token, and what it computes after that can be
  * taken back. */
-static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x)
+static bool may_draft(const struct spw_batch_entry *x)
 {
     const struct spw_session *s = x->session;
     return s->cached && !x->group.beams && !spw_batch_needs_prompt(x) &&
-           (!b->mtp || spw_session_can_draft(s, x->answer.n_tokens)) &&
            s->n_tokens + 1 == x->answer.n_tokens;
 }
 
-/* The most tokens of a draft, if n_rows rows of logits are free. */
+/* The most tokens of a draft, if n_rows rows of logits are free. by_mtp: of the MTP layer, which
+ * goes on behind the tokens of the session. */
 static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_entry *x,
-                            uint32_t n_rows)
+                            uint32_t n_rows, bool by_mtp)
 {
     const struct spw_answer *a = &x->answer;
     const uint64_t left = spw_sub_u64(a->request.max_new_tokens, a->result.n_tokens + 1);
     const uint64_t rows = spw_min_u64(spw_sub_u64(n_rows, 1), SPW_DRAFT_MOST);
-    const uint64_t from = b->mtp ? x->session->n_tokens : a->n_tokens; /* MTP goes on from there */
+    const uint64_t from = by_mtp ? x->session->n_tokens : a->n_tokens;
     const uint64_t room = spw_sub_u64(spw_engine_alike_until(b->engine, from), a->n_tokens);
-    return may_draft(b, x) ? (uint32_t)spw_min_u64(spw_min_u64(left, rows), room) : 0;
+    if (!may_draft(x) || (by_mtp && !(b->mtp && spw_session_can_draft(x->session, a->n_tokens))))
+        return 0;
+    return (uint32_t)spw_min_u64(spw_min_u64(left, rows), room);
 }
 
 /* ---- the draft model ---- */
@@ -182,25 +184,62 @@ static uint32_t propose_by_model(struct spw_batch *b, struct spw_batch_entry *x,
 
 /* ---- a step ---- */
 
-/* Fills `out` with at most `most` drafts, and returns how many. A long match of the text is better
- * than what a model proposes. */
-static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out, uint32_t most,
+/* What options.drafts asks for, or what a dry run knows, whatever it costs. */
+static uint32_t draft_all(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out,
+                          uint32_t n_rows)
+{
+    struct spw_batch_drafts *d = &x->drafts;
+    const uint8_t *known = d->step_rows;
+    if (b->engine->dry)
+        d->by_mtp = known && known[x->answer.result.n_tokens] >= SPW_STEP_BY_MTP;
+    else
+        d->by_mtp = b->engine->options.drafts == SPW_DRAFTS_MTP;
+    const uint32_t most = most_drafts(b, x, n_rows, d->by_mtp);
+    if (b->engine->dry || !d->by_mtp)
+        return b->propose(x, out, most, &d->match);
+    d->match = SPW_DRAFT_BY_MODEL;
+    return spw_batch_likely_drafts(x, most);
+}
+
+/* In which the model proposes a token: before any was measured, of the MTP layer twice what follows
+ * from its size, to be safe. */
+static double model_seconds(const struct spw_batch *b)
+{
+    const struct spw_draft_costs *c = &b->costs;
+    return c->model_seconds > 0 ? c->model_seconds : 2 * b->layer_share * c->seconds;
+}
+
+/* Fills `out` with drafts, and returns how many; those of the MTP layer are filled in later. The
+ * sources: the text; and a model, which is the draft model or the MTP layer. */
+static uint32_t draft(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out, uint32_t n_rows,
                       struct spw_draft_step *step)
 {
-    enum { LONG_MATCH = 8 };
+    enum { TEXT, A_MODEL, SOURCES };
     struct spw_batch_drafts *d = &x->drafts;
-    const double by_model = spw_draft_odds_of(&d->odds, SPW_DRAFT_BY_MODEL);
-    uint32_t n = b->propose(x, out, most, &d->match);
-    d->next = n && !b->mtp ? out[0] : -1;
+    struct spw_draft_offer offers[SOURCES];
+    uint32_t source;
+    d->by_mtp = false;
+    d->next = -1;
     if (b->drafts_all)
-        return n;
-    if (most && d->match < LONG_MATCH && model_reads(b, x, step) &&
-        (most = spw_draft_length(&b->costs, step, by_model, b->costs.model_seconds, most))) {
-        d->match = SPW_DRAFT_BY_MODEL;
-        d->next = -1;
-        return propose_by_model(b, x, out, most, step);
-    }
-    return spw_draft_length(&b->costs, step, spw_draft_odds_of(&d->odds, d->match), 0, n);
+        return draft_all(b, x, out, n_rows);
+    const uint32_t most = most_drafts(b, x, n_rows, false);
+    const uint32_t n = b->propose(x, out, most, &d->match);
+    const bool has_model = b->mtp || b->engine->drafter;
+    d->next = n ? out[0] : -1;
+    offers[TEXT] = (struct spw_draft_offer){spw_draft_odds_of(&d->odds, d->match), 0, n};
+    offers[A_MODEL] =
+        (struct spw_draft_offer){spw_draft_odds_of(&d->odds, SPW_DRAFT_BY_MODEL), model_seconds(b),
+                                 b->mtp ? most_drafts(b, x, n_rows, true) : most};
+    const uint32_t length =
+        spw_draft_length(&b->costs, step, offers, has_model ? SOURCES : TEXT + 1, &source);
+    if (source == TEXT)
+        return length;
+    if (!b->mtp && !model_reads(b, x, step))
+        return spw_draft_length(&b->costs, step, offers, TEXT + 1, &source);
+    d->by_mtp = b->mtp;
+    d->match = SPW_DRAFT_BY_MODEL;
+    d->next = -1;
+    return b->mtp ? length : propose_by_model(b, x, out, length, step);
 }
 
 /* Adds drafts to a span. *n_rows: rows of logits that are free. */
@@ -212,7 +251,7 @@ static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct sp
     if (!d->knows_odds)
         d->odds = b->odds;
     d->knows_odds = true;
-    d->n = draft(b, x, out, most_drafts(b, x, *n_rows), step);
+    d->n = draft(b, x, out, *n_rows, step);
     d->row = 0;
     d->first_row = b->engine->plan.draft_rows - *n_rows;
     span->session->n_drafts = d->n;
@@ -234,6 +273,22 @@ static uint32_t free_rows(const struct spw_batch *b, uint32_t n)
                        : p->draft_rows;
 }
 
+/* The MTP layer drafts. Returns the seconds that it took. */
+static double fill(struct spw_batch *b, uint32_t n)
+{
+    const double start = spw_now_seconds();
+    uint32_t n_drafts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_drafts += b->stepping[i]->drafts.by_mtp ? b->stepping[i]->drafts.n : 0;
+    if (!n_drafts)
+        return 0;
+    if (spw_batch_fill_drafts(b, n))
+        spw_batch_drop_drafts(b, n);
+    const double seconds = spw_now_seconds() - start;
+    spw_draft_costs_note_model(&b->costs, n_drafts, seconds);
+    return seconds;
+}
+
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
 {
     uint32_t n_rows = free_rows(b, n);
@@ -242,12 +297,7 @@ void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
         if (b->spans[i].n_logits)
             add_drafts(b, b->stepping[i], &b->spans[i], &step, &n_rows);
     b->rows_beside = step.n_beside;
-    const double start = spw_now_seconds();
-    const int rc = b->mtp ? spw_batch_fill_drafts(b, n) : 0;
-    if (rc)
-        spw_batch_drop_drafts(b, n);
-    if (b->mtp)
-        step.seconds += spw_now_seconds() - start;
+    step.seconds += fill(b, n);
     b->times.decode_seconds += step.seconds;
     b->times.draft_seconds += step.seconds;
 }
@@ -263,7 +313,8 @@ bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token)
     const struct spw_answer *a = &x->answer;
     const struct spw_batch_drafts *d = &x->drafts;
     if (a->result.step_rows)
-        a->result.step_rows[a->result.n_tokens] = d->row ? 0 : (uint8_t)(1 + d->n);
+        a->result.step_rows[a->result.n_tokens] =
+            d->row ? 0 : (uint8_t)(1 + d->n + (d->n && d->by_mtp ? SPW_STEP_BY_MTP : 0));
     return d->row < d->n && token == a->tokens[a->n_tokens];
 }
 

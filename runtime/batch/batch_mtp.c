@@ -3,25 +3,36 @@
  *   round 0   the newest tokens of each answer pass the layer: its first draft
  *   round i   draft i - 1 of each answer that wants more passes: draft i
  *
- * How many drafts an answer wants follows from how many stayed, and from no time: a run can be
- * repeated. */
+ * Where the layer is asked for (SPW_DRAFTS_MTP), how many drafts an answer wants follows from how
+ * many stayed, and from no time: a run can be repeated. */
 #include "runtime/batch/batch_parts.h"
 #include "runtime/batch/logits_row.h"
 
 #include <math.h>
 
-uint32_t spw_batch_propose_mtp(struct spw_batch_entry *x, int32_t *out, uint32_t most,
-                               uint32_t *match)
+uint32_t spw_batch_likely_drafts(const struct spw_batch_entry *x, uint32_t most)
 {
     static const double least = 0.4; /* odds that the last draft stays */
     const double odds = spw_draft_odds_of(&x->drafts.odds, SPW_DRAFT_BY_MODEL);
     double stays = odds;
     uint32_t n = most > 0; /* one at least: else nobody learns of better odds */
-    (void)out;             /* spw_batch_fill_drafts */
-    *match = SPW_DRAFT_BY_MODEL;
     for (; n < most && (stays *= odds) >= least;)
         n++;
     return n;
+}
+
+double spw_batch_layer_share(const struct spw_weights *w)
+{
+    const struct spw_experts_config *e = &w->config->experts;
+    double all = 0, layer = 0;
+    for (uint32_t u = 0; w->config->mtp && u < w->n_blocks + w->n_expert_blocks; u++) {
+        const struct spw_weight_block *b = &w->blocks[u];
+        const double used = u < w->n_blocks ? 1 : (double)e->n_kept / e->n;
+        const bool is_layer = spw_config_is_mtp(w->config, b->layer);
+        all += is_layer ? 0 : used * (double)b->matrix_bytes;
+        layer += is_layer || b->layer == SPW_NO_LAYER ? used * (double)b->matrix_bytes : 0;
+    }
+    return all > 0 ? layer / all : 0;
 }
 
 /* The most likely token is the draft. A row that is not a number gives any. */
@@ -37,13 +48,13 @@ static int take(void *context, uint32_t span, uint64_t position, const float *lo
     return 0;
 }
 
-/* The requests that want more drafts than `round`. */
+/* The requests that want more drafts of the layer than `round`. */
 static uint32_t list_round(struct spw_batch *b, uint32_t n, uint32_t round)
 {
     uint32_t n_asking = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct spw_batch_entry *x = b->stepping[i];
-        if (x->drafts.n <= round)
+        if (!x->drafts.by_mtp || x->drafts.n <= round)
             continue;
         b->deciding[n_asking] = x;
         b->draft_spans[n_asking++] = (struct spw_span){.session = x->session,

@@ -65,6 +65,7 @@ struct spw_batch_drafts {
     uint32_t row;       /* the row of logits that is decided next: the one after so many drafts */
     uint32_t first_row; /* where the rows of the request begin: spw_draft_logits */
     uint32_t match;     /* length of the match that has proposed the drafts: draft_length.h */
+    bool by_mtp;        /* the MTP layer proposes them */
     int32_t next;       /* without drafts: the first token that was proposed; -1: none */
     /* Of a dry run: [n_known], borrowed, as in struct spw_result; NULL: the run has no drafts */
     const uint8_t *step_rows;
@@ -153,7 +154,8 @@ struct spw_batch {
      * see draft_length.h. NULL: no drafts. */
     uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
     bool drafts_all;      /* no measurement shortens a draft */
-    bool mtp;             /* `propose` says how many drafts there are, and the MTP layer which */
+    bool mtp;             /* the MTP layer may propose drafts, too */
+    double layer_share;   /* spw_batch_layer_share */
     uint32_t rows_beside; /* additional rows of the step: n_beside in draft_length.h */
     struct spw_draft_costs costs;
     struct spw_draft_odds odds; /* of all requests; a new one begins with them */
@@ -267,10 +269,12 @@ int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x);
 void spw_batch_end_drafts(struct spw_batch_entry *x);
 /* Adds drafts to the first n spans of the batch, of a step without prompts. */
 void spw_batch_add_drafts(struct spw_batch *b, uint32_t n);
-/* batch_mtp.c. How many drafts are likely to stay, at most `most`: an answer of `propose`. */
-uint32_t spw_batch_propose_mtp(struct spw_batch_entry *x, int32_t *out, uint32_t most,
-                               uint32_t *match);
-/* The MTP layer fills in the drafts of the first n requests that step. After a failure these may
+/* batch_mtp.c. What a draft of the MTP layer reads of weights, as a part of what a step without
+ * drafts reads; 0: there is no such layer. */
+double spw_batch_layer_share(const struct spw_weights *w);
+/* How many drafts of the MTP layer are likely to stay, at most `most`. */
+uint32_t spw_batch_likely_drafts(const struct spw_batch_entry *x, uint32_t most);
+/* The MTP layer fills in its drafts of the first n requests that step. After a failure these may
  * have drafts that nobody has filled in. */
 int spw_batch_fill_drafts(struct spw_batch *b, uint32_t n);
 /* The row of logits [vocab] that x is decided by. NULL: nothing is computed. */

@@ -226,6 +226,42 @@ static int begin(struct spw_engine *e, const char *model_dir, const struct spw_o
     return 0;
 }
 
+/* The weights borrow the config, which lies in the model. */
+static void move_model(struct spw_model *to, struct spw_model *from)
+{
+    *to = *from;
+    to->weights->config = &to->config;
+}
+
+/* AUTO: the model with its MTP layer, where nothing else gets worse by it. The engine has a plan
+ * without the layer. */
+static int try_mtp(struct spw_engine *e, const char *model_dir, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    struct spw_options mtp = *o;
+    struct spw_model alone;
+    struct spw_error why = {0};
+    mtp.drafts = SPW_DRAFTS_MTP;
+    if (!e->plan.draft_rows || o->draft_model || e->in.has_snapshots ||
+        !e->model.config.may_add_mtp)
+        return 0;
+    move_model(&alone, &e->model);
+    const int rc = spw_model_open(&e->model, model_dir, &mtp, &why);
+    if (!rc && spw_engine_plan_mtp(e, o)) {
+        spw_model_close(&alone);
+        spw_free(e->expert_counts);
+        e->expert_counts = NULL;
+        SPW_TRY(begin_counts(e, o->expert_counts, err));
+        return spw_engine_describe_plan(e, &e->plan);
+    }
+    if (!rc)
+        spw_model_close(&e->model);
+    move_model(&e->model, &alone);
+    if (rc == -EINVAL && e->model.config.mtp_beside)
+        spw_engine_add_note(e, "no drafts by an MTP layer: %s", why.text);
+    return 0;
+}
+
 int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
                          const struct spw_options *o, struct spw_error *err)
 {
@@ -242,7 +278,29 @@ int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
         rc = spw_engine_make_plan(e, &e->in, &fallback, err);
     if (!rc && fallback.failed)
         spw_engine_note_fallback(e, &fallback);
+    if (!rc && o->drafts == SPW_DRAFTS_AUTO)
+        rc = try_mtp(e, model_dir, o, err);
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
+}
+
+/* Smaller budgets have no optional drafts, and no optional MTP layer. */
+static int find_smallest(struct spw_plan_info *info, struct spw_engine *e, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err)
+{
+    struct spw_options off = *o;
+    struct spw_plan_info without;
+    off.drafts = SPW_DRAFTS_OFF;
+    if (spw_drafts_are_optional(o))
+        e->in.draft_rows = 0;
+    if (o->drafts != SPW_DRAFTS_AUTO || !e->model.config.mtp) {
+        spw_plan_smallest(info, &e->in);
+        return 0;
+    }
+    SPW_TRY(spw_plan_query(&without, model_dir, &off, err));
+    info->smallest_device_bytes = without.smallest_device_bytes;
+    info->smallest_host_bytes = without.smallest_host_bytes;
+    info->smallest_disk_bytes = without.smallest_disk_bytes;
+    return 0;
 }
 
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
@@ -252,10 +310,8 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
     struct spw_engine_event event;
     *out = (struct spw_plan_info){0};
     int rc = spw_engine_plan_only(&e, model_dir, o, err);
-    if (!rc && spw_drafts_are_optional(o))
-        e->in.draft_rows = 0;
     if (!rc)
-        spw_plan_smallest(&e->plan.info, &e->in);
+        rc = find_smallest(&e->plan.info, e, model_dir, o, err);
     if (e) {
         *out = e->plan.info;
         if (spw_engine_event(e, &event))

@@ -405,6 +405,10 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err);
 /* Fills in what p->info says of bytes and of work. -ENOMEM. */
 int spw_engine_describe_plan(const struct spw_engine *e, struct spw_plan *p);
+/* e->model has got its MTP layer; the plan and its input are those without. Whether a plan with the
+ * layer is as good, drafts of the layer need no transfers, and the layer costs next to nothing
+ * where nothing is drafted. True: it is the plan now. False: nothing has changed. */
+bool spw_engine_plan_mtp(struct spw_engine *e, const struct spw_options *o);
 /* Adds the first token whose logits are not exact, and reports the fallback. */
 void spw_engine_note_fallback(struct spw_engine *e, const struct spw_fallback *fallback);
 

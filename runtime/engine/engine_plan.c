@@ -187,7 +187,8 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
 }
 
 /* The room that the products of this model need. */
-static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
+static void size_products(struct spw_plan_input *in, const struct spw_engine *e,
+                          const struct spw_options *o)
 {
     const struct spw_weights *w = e->model.weights;
     const struct spw_model_config *c = &e->model.config;
@@ -203,6 +204,7 @@ static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
             in->gated_scratch = true;
     }
     in->workspace_bytes = e->lane.ops->workers(e->lane.device) * spw_align_up(bytes, 64);
+    spw_engine_plan_host_lane(in, e, o);
 }
 
 /* Rows of logits of drafts: fewer where they would take more than a small part of the device. */
@@ -248,8 +250,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, struct spw_engine *e,
         .rolls_back = o->rolls_back,
         .has_snapshots = o->saves || o->prefix_cache_dir,
     };
-    size_products(in, e);
-    spw_engine_plan_host_lane(in, e, o);
+    size_products(in, e, o);
     SPW_TRY(set_budgets(in, e, o, err));
     in->draft_rows = spw_drafts_are_optional(o) ? 0 : draft_rows(in, o);
     in->snapshot_rows = snapshot_rows(in, o);
@@ -365,6 +366,36 @@ int spw_engine_describe_plan(const struct spw_engine *e, struct spw_plan *p)
     spw_plan_count_moved(p, e->model.weights);
     spw_plan_count_work(p, e->model.weights);
     return 0;
+}
+
+/* Whether what the MTP layer stores of each token takes at most a 200th of the products of the
+ * model without the layer. */
+static bool stores_fast(const struct spw_weights *w, const struct spw_plan_info *alone)
+{
+    enum { PART = 200 };
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < w->n_matrices; i++) {
+        const struct spw_matrix *m = &w->matrices[i];
+        if (spw_config_is_mtp(w->config, m->layer) &&
+            (m->role <= SPW_MATRIX_V || m->role == SPW_MATRIX_JOIN))
+            n += m->n * m->k;
+    }
+    return PART * n <= alone->decode_weights;
+}
+
+bool spw_engine_plan_mtp(struct spw_engine *e, const struct spw_options *o)
+{
+    const struct spw_weights *w = e->model.weights;
+    struct spw_plan_input in = e->in;
+    struct spw_plan p;
+    in.weights = w;
+    size_products(&in, e, o);
+    if (!stores_fast(w, &e->plan.info) || spw_plan_make(&p, &in, NULL) ||
+        !spw_plan_drafts_in_place(&p, w) || !spw_plan_is_as_good(&e->plan, &e->in, &p, &in))
+        return false;
+    e->plan = p;
+    e->in = in;
+    return true;
 }
 
 int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,

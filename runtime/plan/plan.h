@@ -303,6 +303,9 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
                     const struct spw_plan_input *in, uint32_t n_on_disk);
 /* Whether two plans of one model take the same memory and divide it alike. */
 bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b);
+/* Whether the plan b has the same advantages as a, and a step takes at most a hundredth longer. */
+bool spw_plan_is_as_good(const struct spw_plan *a, const struct spw_plan_input *of_a,
+                         const struct spw_plan *b, const struct spw_plan_input *of_b);
 /* The plan p of `in` has no rows of logits for drafts. Makes it again with `most` of them, or with
  * a half, a quarter, ..., if it stays as good; else changes nothing. */
 enum { SPW_PLAN_LEAST_DRAFT_ROWS = 4 };

@@ -453,12 +453,11 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
     return 0;
 }
 
-/* Whether the plan b has the same advantages as a, and takes at most a hundredth longer. */
-static bool is_as_good(const struct spw_plan *a, const struct spw_plan *b,
-                       const struct spw_plan_input *in)
+bool spw_plan_is_as_good(const struct spw_plan *a, const struct spw_plan_input *of_a,
+                         const struct spw_plan *b, const struct spw_plan_input *of_b)
 {
     enum { LONGER = 100 };
-    const struct spw_plan_cost x = spw_plan_cost(a, in), y = spw_plan_cost(b, in);
+    const struct spw_plan_cost x = spw_plan_cost(a, of_a), y = spw_plan_cost(b, of_b);
     return y.key[SPW_COST_NOT_RETAINED] <= x.key[SPW_COST_NOT_RETAINED] &&
            y.key[SPW_COST_BYTES] <= x.key[SPW_COST_BYTES] + x.key[SPW_COST_BYTES] / LONGER;
 }
@@ -469,7 +468,7 @@ void spw_plan_add_draft_rows(struct spw_plan *p, struct spw_plan_input *in, uint
     struct spw_plan found;
     for (uint32_t n = most; n >= SPW_PLAN_LEAST_DRAFT_ROWS; n /= 2) {
         with.draft_rows = n;
-        if (spw_plan_make(&found, &with, NULL) || !is_as_good(p, &found, in))
+        if (spw_plan_make(&found, &with, NULL) || !spw_plan_is_as_good(p, in, &found, &with))
             continue;
         *p = found;
         *in = with;

@@ -1,4 +1,4 @@
-/* How many tokens to draft: see draft_length.h. */
+/* How many tokens to draft, and from which source: see draft_length.h. */
 #include "runtime/rules/draft_length.h"
 
 #include <math.h>
@@ -140,28 +140,43 @@ static double first_cost(const struct spw_draft_costs *c)
     return c->row_seconds > 0 ? fmin(SLOWER * c->row_seconds / c->seconds, 1) : 1;
 }
 
-uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
-                          double p, double each, uint32_t most)
+/* The best length of an offer whose tokens a second pass *best; 0: none. */
+static uint32_t best_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
+                            const struct spw_draft_offer *o, double now, double *best)
 {
+    const double bearable = (most_lost * c->spent - c->lost) / c->seconds; /* steps */
+    const uint32_t rows = (uint32_t)spw_sub_u64(most_rows(c), before->n_beside);
+    double tokens = before->n_tokens + 1, next = 1;
+    uint32_t length = 0;
+    for (uint32_t k = 1; k <= spw_min_u32(o->most, rows); k++) {
+        const double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
+        const double by_model = k * o->each / c->seconds;
+        if (more + by_model > bearable || (most_rows(c) == 1 && bearable < first_cost(c)))
+            break;
+        next *= o->odds;
+        tokens += next;
+        const double rate = tokens / (now + stays(c) * more + by_model);
+        if (rate > *best) {
+            *best = rate;
+            length = k;
+        }
+    }
+    return length;
+}
+
+uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
+                          const struct spw_draft_offer *offers, uint32_t n, uint32_t *source)
+{
+    uint32_t length = 0;
+    *source = 0;
     if (c->n_sessions != before->n_sessions || c->n_plain < 2)
         return 0;
     const double now = cost(c, before->n_beside) + before->seconds / c->seconds;
-    const double bearable = (most_lost * c->spent - c->lost) / c->seconds; /* steps */
-    const uint32_t rows = (uint32_t)spw_sub_u64(most_rows(c), before->n_beside);
-    double tokens = before->n_tokens + 1, next = 1, best = least_gain * tokens / now;
-    uint32_t length = 0;
-    for (uint32_t k = 1; k <= spw_min_u32(most, rows); k++) {
-        const double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
-        const double by_model = k * each / c->seconds;
-        if (more + by_model > bearable || (most_rows(c) == 1 && bearable < first_cost(c)))
-            break;
-        next *= p;
-        tokens += next;
-        const double rate = tokens / (now + stays(c) * more + by_model);
-        if (rate > best) {
-            best = rate;
-            length = k;
-        }
+    double best = least_gain * (before->n_tokens + 1) / now;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t k = best_length(c, before, &offers[i], now, &best);
+        *source = k ? i : *source;
+        length = k ? k : length;
     }
     return length;
 }

@@ -1,13 +1,14 @@
-/* How many tokens to draft: a decision by measured times, which no result depends on. Pure.
+/* How many tokens to draft, and from which source: a decision by measured times, which no result
+ * depends on. Pure.
  *
  *   a step with k drafts gives 1 + p + p^2 + ... + p^k tokens, if each draft stays with odds p,
  *   and takes cost(k) times as long as one without
  *
- * The most tokens a second win. Without a gain of a fiftieth there are no drafts. While there are
- * none, nothing is measured, and costs are hoped to be less and less, until drafts are tried again.
- * Two rules bound what wrong hopes can cost: numbers of rows that were not measured are tried one
- * after the other (1, 3, 7, ...), and what drafts have lost in all stays below a hundredth of the
- * time. */
+ * The most tokens a second win, of all sources and lengths. Without a gain of a fiftieth there are
+ * no drafts. While there are none, nothing is measured, and costs are hoped to be less and less,
+ * until drafts are tried again. Two rules bound what wrong hopes can cost: numbers of rows that
+ * were not measured are tried one after the other (1, 3, 7, ...), and what drafts have lost in all
+ * stays below a hundredth of the time. */
 #ifndef SPW_RUNTIME_RULES_DRAFT_LENGTH_H
 #define SPW_RUNTIME_RULES_DRAFT_LENGTH_H
 
@@ -61,9 +62,15 @@ struct spw_draft_step {
     double n_tokens;               /* that it is expected to give to the other sessions */
     double seconds;                /* in which the draft model has worked for it */
 };
-/* How many of at most `most` (SPW_DRAFT_MOST) tokens to draft that stay with odds p each, and take
- * `each` seconds to propose. 0 before a step of so many sessions was measured. */
+/* What a source of drafts can propose: at most `most` tokens (SPW_DRAFT_MOST), each of which stays
+ * with these odds and takes `each` seconds to propose. */
+struct spw_draft_offer {
+    double odds, each;
+    uint32_t most;
+};
+/* How many tokens to draft, and from which of n sources; of equally good sources, from the first
+ * one. 0 before a step of so many sessions was measured. */
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
-                          double p, double each, uint32_t most);
+                          const struct spw_draft_offer *offers, uint32_t n, uint32_t *source);
 
 #endif

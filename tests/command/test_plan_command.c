@@ -316,6 +316,21 @@ static void plan_drafts(void)
     CHECK_MSG(n >= 30 && n <= 32, "%lld steps", n);
 }
 
+/* Drafts of the model's own layer: its weights and its KV are in the plan. */
+static void plan_layer(void)
+{
+    const char *options = "--device cpu --context 400 --prompt-tokens 130 --max-new-tokens 61";
+    char with[128];
+    snprintf(with, sizeof with, "%s --drafts mtp", options);
+    json_t *off = plan(options), *on = plan(with);
+    CHECK(number(on, "n_layers") == number(off, "n_layers") + 1);
+    CHECK(number(on, "weights_bytes") > number(off, "weights_bytes"));
+    CHECK(number(on, "kv_bytes_per_token") * 3 == number(off, "kv_bytes_per_token") * 4);
+    CHECK(count_steps("--drafts mtp --draft-tokens 4 --acceptance 1") == 12);
+    json_decref(off);
+    json_decref(on);
+}
+
 static void write_model(struct tiny_model *m)
 {
     m->vocab = BYTE_TOKENIZER_VOCAB;
@@ -348,6 +363,9 @@ int main(int argc, char **argv)
         }
         CHECK(sh("rm -r m") == 0);
     }
+    struct tiny_model with_layer = tiny_with_mtp;
+    write_model(&with_layer);
+    plan_layer();
     sh("rm -r %s", folder);
     fprintf(stderr,
             "%llu runs spilled, %llu wrote to disk, %llu read from it; %llu of prompts "

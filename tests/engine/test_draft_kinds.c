@@ -2,12 +2,14 @@
  * token inside, a token whose numbers are not finite. Prompts end near the borders of tiles and of
  * the rope, windows are shorter than a draft; models have states, experts, chunks. The answer, the
  * hash of its logits and its log-probabilities are those without drafts. Then models of any sizes,
- * under any budgets; and what later runs begin with, where drafts were taken back.
+ * under any budgets; every family; an MTP layer in a file of its own, and beside the text; and what
+ * later runs begin with, where drafts were taken back.
  *
  *   test_draft_kinds [models]    SPW_SEED repeats a run */
 #include "runtime/batch/batch_parts.h"
 #include "tests/engine/oracle.h"
 
+#include <dirent.h>
 #include <sys/stat.h>
 
 enum { VOCAB = 96, MOST_TOKENS = 400, NEW = 60, END = 2 };
@@ -20,8 +22,11 @@ static const enum kind {
     ONE_RIGHT,
     ENDS,
     NOT_FINITE,
-    BY_MTP /* what the model's own layer drafts */
+    BY_MTP, /* what the model's own layer drafts */
+    AUTO    /* as if AUTO had measured that drafts cost nothing */
 } all[] = {RIGHT, WRONG, LAST_WRONG, ONE_RIGHT, ENDS, NOT_FINITE};
+
+enum { N_KINDS = sizeof all / sizeof *all };
 
 static enum kind drafted;
 static const struct spw_result *right; /* of the run without drafts */
@@ -54,6 +59,27 @@ static uint32_t propose(struct spw_batch_entry *x, int32_t *out, uint32_t most, 
     return most;
 }
 
+/* The bytes are those of a dry run that knows how many drafts each step had, and of which source.
+ */
+static void check_moved(struct spw_engine *e, const struct spw_request *r,
+                        const struct spw_result *out)
+{
+    const bool ended = out->finish != SPW_FINISH_LENGTH;
+    const struct spw_plan_request lengths = {.prompt = r->prompt,
+                                             .n_prompt = r->n_prompt,
+                                             .max_new_tokens = r->max_new_tokens,
+                                             .ends_at = ended ? out->n_tokens : 0,
+                                             .step_rows = out->step_rows};
+    uint64_t predicted[SPW_MOVED_COUNT];
+    struct spw_error err = {0};
+    struct spw_stats stats;
+    CHECK_MSG(!spw_engine_predict(predicted, e, &lengths, 1, &err), "%s", err.text);
+    spw_engine_stats(e, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(stats.moved_bytes[i] == predicted[i], "link %d: %llu, predicted %llu", i,
+                  (unsigned long long)stats.moved_bytes[i], (unsigned long long)predicted[i]);
+}
+
 /* The answer under these options, with drafts of a kind. Returns how many stayed. */
 static uint64_t ask(const char *dir, const struct spw_options *options, enum kind kind,
                     const struct spw_request *r, struct spw_result *out)
@@ -64,17 +90,26 @@ static uint64_t ask(const char *dir, const struct spw_options *options, enum kin
     struct spw_error err = {0};
     struct spw_batch_times times;
     uint64_t id;
-    o.drafts = kind == BY_MTP ? SPW_DRAFTS_MTP : kind ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
+    o.drafts = kind == BY_MTP ? SPW_DRAFTS_MTP
+               : kind == AUTO ? SPW_DRAFTS_AUTO
+               : kind         ? SPW_DRAFTS_TEXT
+                              : SPW_DRAFTS_OFF;
     drafted = kind;
     CHECK_MSG(!spw_engine_open_on(&e, &backend, dir, &o, &err), "%s", err.text);
     if (!e)
         exit(check_done());
     CHECK(!spw_batch_open(&b, e, NULL, &err));
-    if (kind && kind != BY_MTP)
+    if (kind && kind < BY_MTP)
         b->propose = propose;
     memcpy(fingerprint, e->model_fingerprint, sizeof fingerprint);
     CHECK_MSG(!spw_batch_submit(b, r, &id, &err), "%s", err.text);
     for (int more = 1; more > 0;) {
+        if (kind == AUTO)
+            b->costs = (struct spw_draft_costs){.n_sessions = 1,
+                                                .n_plain = 2,
+                                                .seconds = 1e9,
+                                                .model_seconds = 1e-3,
+                                                .spent = 1e15};
         more = spw_batch_step(b, &err);
         CHECK_MSG(more >= 0, "%s, drafts of kind %d: %s", dir, kind, err.text);
     }
@@ -82,6 +117,8 @@ static uint64_t ask(const char *dir, const struct spw_options *options, enum kin
     CHECK(!spw_batch_take(b, id, out));
     spw_batch_close(b);
     run_check_peaks(e, &o, dir);
+    if (kind >= BY_MTP)
+        check_moved(e, r, out);
     spw_engine_close(e);
     return times.n_accepted;
 }
@@ -118,13 +155,13 @@ static struct spw_request draw_request(int32_t ids[MOST_TOKENS], size_t n, uint6
 {
     for (size_t i = 0; i < n; i++)
         ids[i] = (int32_t)check_range(seed, 5, 84);
-    return (struct spw_request){
-        .prompt = ids,
-        .n_prompt = n,
-        .max_new_tokens = NEW,
-        .ignore_eos = check_random(seed) % 2,
-        .logprobs = check_random(seed) % 2,
-        .sampling = {.temperature = check_random(seed) % 2 ? 1.2f : 0, .seed = check_random(seed)}};
+    return (struct spw_request){.prompt = ids,
+                                .n_prompt = n,
+                                .max_new_tokens = NEW,
+                                .ignore_eos = check_random(seed) % 2,
+                                .logprobs = check_random(seed) % 2,
+                                .sampling = {.temperature = (float)check_range(seed, 0, 3) / 2,
+                                             .seed = check_random(seed)}};
 }
 
 /* ---- kinds of drafts, on models that need care ---- */
@@ -137,7 +174,7 @@ static void check_kinds(const char *dir, size_t n_prompt, uint64_t *seed)
     const struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
     ask(dir, &o, NONE, &r, &off);
     right = &off;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < N_KINDS; i++) {
         poison = all[i] == NOT_FINITE ? unused(&off) : -1;
         const uint64_t n = ask(dir, &o, all[i], &r, &on);
         check_same(&off, &on, dir, all[i]);
@@ -167,6 +204,49 @@ static void test_kinds(uint64_t *seed)
     }
 }
 
+/* A window of 8 tokens, which is shorter than a draft. */
+static void test_short_window(uint64_t *seed)
+{
+    static const struct tiny_model m = {TINY("mistral", 3, 32, 48, 4, 2, 16, VOCAB, 4096),
+                                        .more = ",\"sliding_window\":8", .seed = 31};
+    char dir[128];
+    run_folder(dir, &m, "draft_kinds");
+    check_kinds(dir, check_range(seed, 50, 69), seed);
+    check_kinds(dir, check_range(seed, 100, 130), seed);
+    tiny_model_remove(dir);
+}
+
+/* Every family: each golden model with drafts of a kind. In a short run, some of them. */
+static void test_families(uint64_t *seed)
+{
+    enum { PART = 8 };
+    const uint64_t first = check_random(seed) % PART;
+    DIR *d = opendir("tests/golden");
+    uint64_t n = 0;
+    CHECK(d != NULL);
+    for (struct dirent *entry; (entry = readdir(d));) {
+        char dir[300], path[320];
+        int32_t ids[MOST_TOKENS];
+        struct spw_result off, on;
+        snprintf(dir, sizeof dir, "tests/golden/%s", entry->d_name);
+        snprintf(path, sizeof path, "%s/golden.json", dir);
+        if (access(path, R_OK) || (n++ % PART != first && !check_full()))
+            continue;
+        const bool mtp = strstr(dir, "_mtp");
+        const enum kind kind = mtp ? BY_MTP : all[check_random(seed) % (N_KINDS - 1)];
+        const struct spw_options o = {.context = MOST_TOKENS, .threads = 2, .past_positions = true};
+        const struct spw_request r = draw_request(ids, check_range(seed, 20, 140), seed);
+        ask(dir, &o, NONE, &r, &off);
+        right = &off;
+        ask(dir, &o, kind, &r, &on);
+        check_same(&off, &on, dir, kind);
+        spw_result_free(&off);
+        spw_result_free(&on);
+    }
+    closedir(d);
+    CHECK(n > 150);
+}
+
 /* ---- an MTP layer in a file of its own ---- */
 
 /* Drafts as those of the layer inside the model's file, if the numbers are the same; and the answer
@@ -180,6 +260,7 @@ static void test_mtp_file(const char *golden, uint64_t *seed)
     const struct spw_options o = {.context = MOST_TOKENS, .threads = 2, .saves = true};
     struct spw_request r = draw_request(ids, check_range(seed, 50, 69), seed);
     r.ignore_eos = true;
+    r.sampling.temperature = 0; /* chance rarely picks what the layer drafts */
     snprintf(dir, sizeof dir, "/tmp/spw_draft_kinds_%d", (int)getpid());
     snprintf(inside, sizeof inside, "%s/inside.gguf", dir);
     snprintf(model, sizeof model, "%s/model.gguf", dir);
@@ -210,6 +291,59 @@ static void test_mtp_file(const char *golden, uint64_t *seed)
     spw_result_free(&on);
     spw_result_free(&off);
     CHECK(!unlink(inside) && !unlink(model) && !unlink(file) && !rmdir(dir));
+}
+
+/* ---- AUTO with an MTP layer ---- */
+
+static uint32_t auto_layers(const char *dir, const struct spw_options *options)
+{
+    struct spw_options o = *options;
+    struct spw_plan_info off, on;
+    struct spw_error err = {0};
+    CHECK_MSG(!spw_plan_query_on(&off, &backend, dir, &o, &err), "%s", err.text);
+    o.drafts = SPW_DRAFTS_AUTO;
+    CHECK_MSG(!spw_plan_query_on(&on, &backend, dir, &o, &err), "%s", err.text);
+    CHECK(on.smallest_device_bytes == off.smallest_device_bytes &&
+          on.smallest_host_bytes == off.smallest_host_bytes);
+    return on.n_layers - off.n_layers;
+}
+
+/* AUTO uses the layer beside the text, where it takes memory from nothing, and where nothing is
+ * stored that other runs may begin with. */
+static void test_auto(uint64_t *seed)
+{
+    int32_t ids[MOST_TOKENS];
+    char dir[128];
+    uint64_t n_by_layer = 0, n_stayed = 0;
+    struct spw_plan_info least;
+    struct spw_error err = {0};
+    struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
+    run_folder(dir, &tiny_with_mtp, "draft_kinds");
+    for (int i = 0; i < 4; i++) {
+        struct spw_result off, on;
+        struct spw_request r = draw_request(ids, check_range(seed, 20, 300), seed);
+        r.ignore_eos = true;
+        if (i) /* chance rarely picks what the layer drafts */
+            r.sampling.temperature = 0;
+        ask(dir, &o, NONE, &r, &off);
+        n_stayed += ask(dir, &o, AUTO, &r, &on);
+        check_same(&off, &on, dir, AUTO);
+        for (size_t k = 0; k < on.n_tokens; k++)
+            n_by_layer += on.step_rows[k] > SPW_STEP_BY_MTP;
+        spw_result_free(&off);
+        spw_result_free(&on);
+    }
+    CHECK_MSG(n_by_layer > 4 && n_stayed > 20, "%llu steps, %llu stayed",
+              (unsigned long long)n_by_layer, (unsigned long long)n_stayed);
+    CHECK(auto_layers(dir, &o) == 1);
+    CHECK(!spw_plan_query_on(&least, &backend, dir, &o, &err));
+    o.saves = true;
+    CHECK(auto_layers(dir, &o) == 0);
+    o.saves = false;
+    o.device_bytes = least.smallest_device_bytes;
+    o.host_bytes = 64 << 20;
+    CHECK(auto_layers(dir, &o) == 0);
+    tiny_model_remove(dir);
 }
 
 /* ---- what later runs begin with ---- */
@@ -311,7 +445,7 @@ static void check_model(uint64_t *seed)
     struct spw_result off, on;
     const struct tiny_model m = draw_model(more, VOCAB, check_random(seed) % 3 == 0, seed);
     const struct spw_request r = draw_request(ids, check_range(seed, 1, MOST_TOKENS - NEW), seed);
-    const enum kind kind = all[check_random(seed) % (sizeof all / sizeof *all)];
+    const enum kind kind = all[check_random(seed) % N_KINDS];
     struct spw_options o = {.context = MOST_TOKENS, .threads = 2};
     run_folder(dir, &m, "draft_kinds");
     draw_kv(&o, check_random(seed) % KV_KINDS, seed);
@@ -341,6 +475,9 @@ int main(int argc, char **argv)
         check_model(&seed);
     printf("%d models\n", n);
     test_kinds(&seed);
+    test_short_window(&seed);
+    test_families(&seed);
+    test_auto(&seed);
     test_mtp_file("tests/golden/qwen3_5_mtp", &seed);
     test_mtp_file("tests/golden/qwen3_5_moe_mtp", &seed);
     test_mtp_file("tests/golden/qwen3_next_mtp", &seed);

@@ -37,6 +37,9 @@ struct tiny_model {
     enum tiny_mixer mixer;
     uint32_t interval, taps, state_heads, state_key_heads, state_key_dim, state_dim;
     bool beside;
+    /* glm4_moe: one layer more, which predicts further tokens. All layers change little, so that
+     * the last one often agrees with the model. */
+    bool mtp;
 };
 
 /* The first members, in their order, and designated ones may follow: TINY("llama", 3, 64, 96, 4, 2,
@@ -52,7 +55,7 @@ struct tiny_model {
 struct tiny_writer {
     FILE *header, *data;
     uint64_t offset, seed;
-    bool bf16, first;
+    bool bf16, first, quiet;
     const char *mlp; /* how names of the mlp begin */
 };
 
@@ -76,6 +79,8 @@ static inline void tiny_stack(struct tiny_writer *w, const char *name, uint32_t 
     for (uint64_t i = 0; i < n; i++) {
         double u = (double)(check_random(&w->seed) >> 11) * 0x1p-53;
         float f = (float)(center + scale * (2 * u - 1));
+        if (strstr(name, "eh_proj")) /* the embedding, and a little of the hidden state */
+            f = (float)(0.05 * (2 * u - 1)) + (i % cols == i / cols ? 1 : 0);
         uint32_t bits;
         memcpy(&bits, &f, 4);
         uint16_t half = (uint16_t)(bits >> 16); /* cut, not rounded: any value will do */
@@ -104,7 +109,8 @@ static inline void tiny_matrix(struct tiny_writer *w, uint32_t layer, const char
     const bool mlp = !strncmp(name, "mlp.", 4);
     snprintf(full, sizeof full, "model.layers.%u.%s%s", layer, mlp ? w->mlp : "",
              name + (mlp ? 4 : 0));
-    tiny_tensor(w, full, rows, cols, 2.0 / sqrt(cols), 0);
+    const bool adds = strstr(name, "o_proj") || strstr(name, "down_proj");
+    tiny_tensor(w, full, rows, cols, (w->quiet && adds ? 0.3 : 2.0) / sqrt(cols), 0);
 }
 
 /* A tensor for each matrix, as released files have them. */
@@ -329,6 +335,17 @@ static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m,
         tiny_mlp(w, m, l);
 }
 
+static inline void tiny_mtp(struct tiny_writer *w, const struct tiny_model *m)
+{
+    static const char *const norms[] = {"enorm.weight", "hnorm.weight", "shared_head.norm.weight"};
+    if (!m->mtp)
+        return;
+    tiny_layer(w, m, m->layers);
+    for (int i = 0; i < 3; i++)
+        tiny_vector(w, m->layers, norms[i], m->hidden, 0, 1);
+    tiny_matrix(w, m->layers, "eh_proj.weight", m->hidden, 2 * m->hidden);
+}
+
 static inline void tiny_gemma4_config(const struct tiny_model *m, FILE *f)
 {
     if (!m->full_head_dim)
@@ -432,6 +449,7 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     char path[600], *header = NULL, *data = NULL;
     size_t header_bytes = 0, data_bytes = 0;
     struct tiny_writer w = {.seed = m->seed, .bf16 = m->stored == TINY_BF16, .first = true};
+    w.quiet = m->mtp;
     w.mlp = strcmp(m->family, "llama4_text") ? "mlp." : "feed_forward.";
     mkdir(dir, 0700);
     tiny_config(m, dir);
@@ -442,6 +460,7 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     tiny_gemma4_inputs(&w, m);
     for (uint32_t l = 0; l < m->layers; l++)
         tiny_layer(&w, m, l);
+    tiny_mtp(&w, m);
     tiny_tensor(&w, "model.norm.weight", m->hidden, 0, 0.2, tiny_center(m));
     if (m->untied)
         tiny_tensor(&w, "lm_head.weight", m->vocab, m->hidden, 0.5, 0);
@@ -470,6 +489,13 @@ static inline void tiny_model_remove(const char *dir)
 
 /* A narrow model; positions and the seed are the caller's. */
 static const struct tiny_model tiny_narrow = {TINY("llama", 3, 32, 48, 4, 2, 8, 96, 0), .more = ""};
+
+/* A model with an MTP layer. The vocabulary is large: beside the head the layer costs next to
+ * nothing. */
+static const struct tiny_model tiny_with_mtp = {
+    TINY("glm4_moe", 3, 32, 48, 4, 2, 16, 40009, 4096),
+    .more = ",\"first_k_dense_replace\":4,\"num_nextn_predict_layers\":1", .untied = true,
+    .mtp = true, .seed = 21};
 
 /* Makes number `at` of a tensor NaN. `dir` has safetensors. */
 static inline void tiny_model_spoil(const char *dir, const struct tiny_model *m, const char *name,

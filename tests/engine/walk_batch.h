@@ -270,6 +270,8 @@ static void open_batch(struct walk *w, struct batch *x)
     drafting = w;
     if (x->b->propose)
         x->b->propose = propose_some;
+    x->b->odds.shift[SPW_DRAFT_MATCHES - 1] =
+        draw_one(w, 2) ? 0.3 : 0; /* long ones of an MTP layer */
     if (x->disturbed)
         part_twin(w);
     if (x->disturbed && draw_one(w, 2))

@@ -105,16 +105,21 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     return true;
 }
 
+static enum spw_drafts planned_drafts(const struct cli_options *o)
+{
+    return o->drafts ? o->drafts : o->n_drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
+}
+
 /* As spw_result.step_rows: each step after the first has n drafts, each of which stays with these
  * odds. The parts of tokens that are expected to stay add up over the steps. */
-static uint8_t *assume_rows(uint64_t n_tokens, uint64_t n, double odds)
+static uint8_t *assume_rows(uint64_t n_tokens, uint64_t n, double odds, bool by_mtp)
 {
     uint8_t *rows = spw_alloc_zero(n_tokens, 1);
     double expected = 0, due = 0;
     for (uint64_t i = 1; i <= n; i++)
         expected += pow(odds, (double)i);
     for (uint64_t at = 0; rows && at < n_tokens;) {
-        rows[at] = (uint8_t)(1 + (at ? n : 0));
+        rows[at] = (uint8_t)(1 + (at ? n + (by_mtp ? SPW_STEP_BY_MTP : 0) : 0));
         due += at ? expected : 0;
         at += 1 + (uint64_t)due;
         due -= floor(due);
@@ -126,7 +131,8 @@ static int assume_drafts(struct moved *m, const struct cli_options *o)
 {
     for (size_t i = 0; i < m->n && o->n_drafts; i++) {
         struct spw_plan_request *q = &m->requests[i];
-        q->step_rows = assume_rows(q->max_new_tokens, o->n_drafts, o->acceptance);
+        q->step_rows =
+            assume_rows(q->max_new_tokens, o->n_drafts, o->acceptance, o->drafts == SPW_DRAFTS_MTP);
         if (!q->step_rows)
             return cli_fail(CLI_FAILED, "out of memory");
     }
@@ -286,7 +292,7 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
         options.saves = o->resume;
-        options.drafts = o->n_drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
+        options.drafts = planned_drafts(o);
         options.expert_counts = counts;
         code = make_plan(plan, o, &options, &m.config, &run);
     }

@@ -25,6 +25,8 @@ static const struct cli_choice io_kinds[] = {
 static const struct cli_choice draft_kinds[] = {
     {"auto", SPW_DRAFTS_AUTO}, {"off", SPW_DRAFTS_OFF},     {"text", SPW_DRAFTS_TEXT},
     {"mtp", SPW_DRAFTS_MTP},   {"model", SPW_DRAFTS_MODEL}, {NULL, 0}};
+static const struct cli_choice planned_drafts[] = {
+    {"off", SPW_DRAFTS_OFF}, {"text", SPW_DRAFTS_TEXT}, {"mtp", SPW_DRAFTS_MTP}, {NULL, 0}};
 static const struct cli_choice early_stops[] = {{"false", SPW_BEAMS_STOP_LATE},
                                                 {"true", SPW_BEAMS_STOP_EARLY},
                                                 {"never", SPW_BEAMS_NEVER_EARLY},
@@ -345,9 +347,14 @@ const struct cli_row cli_rows[] = {
      "would have been picked: the answer is the same. text: what followed the same tokens before, "
      "always. mtp: what the model's layer for further tokens predicts, or one in a file mtp-*.gguf "
      "beside a GGUF model. model: those of "
-     "--draft-model. auto: those of the text and of --draft-model, as far as they save time and "
-     "leave the memory of everything else alone (auto)",
+     "--draft-model. auto: those of the text, and of --draft-model or the layer, as far as they "
+     "save "
+     "time and leave the memory of everything else alone (auto)",
      FIELD(drafts), .choices = draft_kinds},
+    {"drafts", CLI_CHOICE, CLI_PLAN, "Machine", "HOW",
+     "plan for drafts of this kind, as in generate: mtp: with the weights and the KV of the layer "
+     "(off, or text with --draft-tokens)",
+     FIELD(drafts), .choices = planned_drafts},
     {"draft-tokens", CLI_COUNT, CLI_PLAN, "Machine", "N",
      "plan for N drafted tokens in each step of an answer, see --acceptance (0)", FIELD(n_drafts),
      RANGE(0, 15)},
