@@ -190,6 +190,17 @@ struct spw_prediction {
 /* One decode step at the full context. Pure. `d`: NULL without a disk. */
 void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d);
+/* A token of an answer on a GPU that need not be here, at these rates: nothing is measured. */
+struct spw_simulation {
+    struct spw_plan_info plan;  /* of the GPU; decode_moved_bytes: of a token of the answer */
+    struct spw_prediction step; /* computation counts as the reading of its bytes */
+};
+/* Steps through an engine that only counts, whose GPU has card_bytes of memory: a prompt, and n_new
+ * tokens after it. o: context, budgets and host_compute; the device is not used. What experts miss
+ * is what the plan expects. Errors as of spw_plan_query. */
+int spw_simulate(struct spw_simulation *out, const char *model, const struct spw_options *o,
+                 const struct spw_machine *m, const struct spw_drive *d, uint64_t card_bytes,
+                 uint64_t n_prompt, uint64_t n_new, struct spw_error *err);
 /* A prompt: its tokens, and its multiplications and additions: products with weights, and attention
  * (4 for each channel of a head and pair of a query and a key). */
 struct spw_prompt_work {

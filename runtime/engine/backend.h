@@ -49,6 +49,11 @@ void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels 
 /* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: there is nothing
  * to use, for the machine has no driver. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
+/* What a plan asks of a GPU's backend, on the dry device: nothing can be computed. `ops` and `like`
+ * are borrowed; ops gets the members that a plan reads. */
+struct spw_device_likeness;
+void spw_backend_cuda_dry(struct spw_backend *out, struct spw_ops *ops,
+                          const struct spw_device_likeness *like);
 
 /* A backend that counts what the backend `of` would move, with its device `lane`: nothing is
  * computed and no file is touched, and logits are any numbers. */

@@ -2,12 +2,43 @@
  * there is only the refusal. */
 #include "runtime/engine/backend.h"
 
+#include <stdio.h>
+
+/* Two events and a launch take about 5 us; a link of 16 lanes moves 25 GB/s. This is an
+ * estimate, not measured. It only decides the size of a slot. */
+enum { TRANSFER_COST_BYTES = 125000 };
+
+/* Device memory of 500 GB/s to 4 TB/s, links of 12 to 50 GB/s: also an estimate. */
+enum { READS_PER_LINK_BYTE = 60 };
+
+/* The kernels use only shared memory. */
+static size_t no_workspace(size_t k, enum spw_dtype x, enum spw_dtype w)
+{
+    (void)k, (void)x, (void)w;
+    return 0;
+}
+
+static void set_facts(struct spw_backend *out)
+{
+    out->linear_workspace = no_workspace;
+    out->transfer_cost_bytes = TRANSFER_COST_BYTES;
+    out->reads_per_link_byte = READS_PER_LINK_BYTE;
+    out->host_lane = true;
+}
+
+void spw_backend_cuda_dry(struct spw_backend *out, struct spw_ops *ops,
+                          const struct spw_device_likeness *like)
+{
+    *ops = (struct spw_ops){.attention_tiles = SPW_ATTENTION_TILES};
+    *out = (struct spw_backend){.device_ops = &spw_device_dry, .ops = ops, .context = like};
+    set_facts(out);
+    snprintf(out->name, sizeof out->name, "simulated GPU");
+}
+
 #ifdef SPW_CUDA
 #include "model/cuda/ops_cuda.h"
 #include "model/cuda/probe_cuda.h"
 #include "model/weights/weights.h"
-
-#include <stdio.h>
 
 /* A launch may have many tiles, so that all splits of a long context run in parallel. */
 static const struct spw_ops cuda_ops = {
@@ -29,20 +60,6 @@ static const struct spw_ops cuda_ops = {
     .attention_tiles = SPW_ATTENTION_TILES,
 };
 
-/* Two events and a launch take about 5 us; a link of 16 lanes moves 25 GB/s. This is an
- * estimate, not measured. It only decides the size of a slot. */
-enum { TRANSFER_COST_BYTES = 125000 };
-
-/* Device memory of 500 GB/s to 4 TB/s, links of 12 to 50 GB/s: also an estimate. */
-enum { READS_PER_LINK_BYTE = 60 };
-
-/* These kernels use only shared memory. */
-static size_t no_workspace(size_t k, enum spw_dtype x, enum spw_dtype w)
-{
-    (void)k, (void)x, (void)w;
-    return 0;
-}
-
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err)
 {
     char gpu[64];
@@ -53,12 +70,9 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
         .ops = &cuda_ops,
         .read = spw_probe_read_cuda,
         .index = index,
-        .linear_workspace = no_workspace,
         .embed = spw_weights_embed,
-        .transfer_cost_bytes = TRANSFER_COST_BYTES,
-        .reads_per_link_byte = READS_PER_LINK_BYTE,
-        .host_lane = true,
     };
+    set_facts(out);
     snprintf(out->name, sizeof out->name, "cuda:%u %s", index, gpu);
     return spw_backend_check(out, err);
 }

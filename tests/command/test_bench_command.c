@@ -42,9 +42,10 @@ int main(void)
         return CHECK_SKIP;
     command_model("bench");
     command_limits();
-    static const char *const sections[] = {"probe", "known", "odd names", "ended", "disk", "full"};
+    static const char *const sections[] = {"probe",     "known", "odd names", "ended",
+                                           "simulated", "disk",  "full"};
     test_plan_rates();
-    for (int i = 0; i < 5 + check_full(); i++)
+    for (int i = 0; i < 6 + check_full(); i++)
         run_cases("bench", sections[i]);
     test_interrupt_probe();
     sh("rm -r %s", folder);

@@ -2,7 +2,7 @@
 """Writes a GGUF file with random weights in the shape of a known model.
 
     tools/bench/random_gguf.py OUT.gguf --shape 1b|8b|30b-a3b|0.8b|35b-a3b|small --type q8_0|q4_0|q4_k|q5_k|q6_k|mxfp4
-                               [--layers N] [--experts N] [--kept N] [--vocab N] [--seed N]
+                               [--layers N] [--experts N] [--kept N] [--vocab N] [--seed N] [--hole]
 
 1b and 8b are Llama-3.2-1B and Llama-3.1-8B; 30b-a3b is Qwen3-30B-A3B, a mixture of 128 experts a layer (17 GB in
 Q4_K); 0.8b and 35b-a3b are Qwen3.5-0.8B and Qwen3.5-35B-A3B, three layers of four gated delta nets; small is of that
@@ -10,7 +10,8 @@ form too, for long contexts on small machines. With fewer layers the head of a f
 time than in the whole model: --vocab 24832 goes with 4 of the 40 layers of 35b-a3b. For comparisons of speed: other
 programs read the file too. The weights have no meaning, and there is no tokenizer: give token ids. Standard library
 only. One block of random bytes is drawn once and written repeatedly from different offsets. The same arguments give
-the same bytes.
+the same bytes. With --hole the weights are a hole in the file, which takes no room: for plans and simulations, which
+read no weights; the type may be bf16 then.
 """
 
 import argparse
@@ -32,6 +33,7 @@ TYPES = {
     "q6_k": (14, 256, 210, 208, "<e", (1.5e-5,)),
     "mxfp4": (39, 32, 17, 0, "<B", (119,)),
 }
+BF16 = (30, 1, 2)
 
 
 def shape(arch, layers, hidden, mlp, heads, kv_heads, head_dim, vocab, tied, experts=0, **state):
@@ -186,11 +188,21 @@ def drawer(name, rng):
     return lambda: centre + rng.gauss(0, 0.05)
 
 
-def write_file(path, s, quantized, rng):
-    number, elements, block_bytes = TYPES[quantized][:3]
-    all_keys, all_tensors = keys(s), list(tensors(s, number))
+def write_weights(out, all_tensors, sizes, s, quantized, rng):
     blocks = draw_blocks(quantized, rng)
     embeddings = draw_blocks(quantized, rng, 50) if s.experts else blocks  # tokens stay different: so do their experts
+    for (name, dimensions, kind), n_bytes in zip(all_tensors, sizes):
+        if kind == F32:
+            draw, n = drawer(name, rng), math.prod(dimensions)
+            out.write(struct.pack(f"<{n}f", *(draw() for _ in range(n))))
+        else:
+            write_blocks(out, n_bytes, embeddings if "token_embd" in name else blocks, rng)
+        out.write(bytes(-out.tell() % ALIGN))
+
+
+def write_file(path, s, quantized, rng, hole):
+    number, elements, block_bytes = TYPES.get(quantized, BF16)[:3]
+    all_keys, all_tensors = keys(s), list(tensors(s, number))
     at, sizes = 0, [math.prod(dimensions) * 4 if kind == F32 else math.prod(dimensions) // elements * block_bytes
                     for _, dimensions, kind in all_tensors]
     with open(path, "wb") as out:
@@ -200,13 +212,11 @@ def write_file(path, s, quantized, rng):
             out.write(string(name) + packed + struct.pack("<IQ", kind, at))
             at += -(-n_bytes // ALIGN) * ALIGN
         out.write(bytes(-out.tell() % ALIGN))
-        for (name, dimensions, kind), n_bytes in zip(all_tensors, sizes):
-            if kind == F32:
-                draw, n = drawer(name, rng), math.prod(dimensions)
-                out.write(struct.pack(f"<{n}f", *(draw() for _ in range(n))))
-            else:
-                write_blocks(out, n_bytes, embeddings if "token_embd" in name else blocks, rng)
-            out.write(bytes(-out.tell() % ALIGN))
+        if hole:
+            out.truncate(out.tell() + at)
+            out.seek(0, 2)
+        else:
+            write_weights(out, all_tensors, sizes, s, quantized, rng)
         print(f"{path}: {out.tell() / 1e9:.2f} GB, {len(all_tensors)} tensors")
 
 
@@ -214,16 +224,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out")
     parser.add_argument("--shape", choices=SHAPES, default="1b")
-    parser.add_argument("--type", choices=TYPES, required=True)
+    parser.add_argument("--type", choices=[*TYPES, "bf16"], required=True)
     for name in ("layers", "experts", "vocab"):
         parser.add_argument(f"--{name}", type=int, help="default: as in the model")
     parser.add_argument("--kept", type=int, default=8, help="experts that a token uses")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hole", action="store_true", help="no weights: for plans and simulations")
     a = parser.parse_args()
+    if a.type == "bf16" and not a.hole:
+        parser.error("--type bf16 is for --hole; tools/make_random_model.py makes models in bf16")
     s = SHAPES[a.shape]
     s.layers, s.vocab, s.kept = a.layers or s.layers, a.vocab or s.vocab, a.kept
     s.experts = a.experts or s.experts if s.experts else 0
-    write_file(a.out, s, a.type, random.Random(a.seed))
+    write_file(a.out, s, a.type, random.Random(a.seed), a.hole)
 
 
 if __name__ == "__main__":

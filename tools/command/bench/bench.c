@@ -578,6 +578,8 @@ int cli_bench(const struct cli_options *o)
     if (o->budgets.n > 0 && cli_given(o, "device-memory"))
         return cli_fail(CLI_REFUSED,
                         "found both --budgets and --device-memory, expected one of them");
+    if (o->simulate)
+        return bench_simulate(o);
     int code = cli_model_open(&b.model, o->operand, o->prompt_file != NULL);
     if (code)
         return code;

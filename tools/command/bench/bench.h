@@ -52,6 +52,9 @@ struct bench_drafts {
 int bench_drafts(struct bench_drafts *out, struct spw_session *s, struct spw_engine *e,
                  const struct bench_prompt *p, struct spw_error *err);
 
+/* --simulate: returns an exit code. */
+int bench_simulate(const struct cli_options *o);
+
 /* Reads every byte of the model's weight files once with read calls, on `threads` threads, and
  * measures the time: the limit of the page cache. 0 or -errno; -ECANCELED after an interrupt. */
 int bench_read_weights(const char *model, uint32_t threads, double *seconds);

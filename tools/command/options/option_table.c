@@ -403,6 +403,11 @@ const struct cli_row cli_rows[] = {
      FIELD(contexts), RANGE(1, 1e9), .everyday = CLI_BENCH},
     {"budgets", CLI_SIZES, CLI_BENCH, "Sweep", "SIZE,...",
      "device budgets; 0 means what is available (0)", FIELD(budgets), .everyday = CLI_BENCH},
+    {"simulate", CLI_FILE_IN, CLI_BENCH, "Sweep", "RATES.json",
+     "measure nothing: say what a token would take on the machines of this file, each with and "
+     "without --host-compute, by their rates and the bytes that a plan counts; "
+     "tools/bench/rates.json has five machines",
+     FIELD(simulate)},
     {"repeat", CLI_COUNT, CLI_BENCH, "Sweep", "N",
      "number of runs of each case, in turn; the table shows medians (3)", FIELD(repeat),
      RANGE(1, 1000)},

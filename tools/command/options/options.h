@@ -70,7 +70,7 @@ struct cli_options {
     bool given[CLI_MAX_ROWS]; /* by row of the table: ask cli_given */
 
     /* input */
-    const char *prompt, *prompt_file, *token_ids, *prompts;
+    const char *prompt, *prompt_file, *token_ids, *prompts, *simulate;
     const char *text, *text_file;
     const char *messages, *system, *tools, *documents, *chat_template;
     const char *input, *output, *errors, *shard; /* of a job */
