@@ -35,12 +35,13 @@
 #define ARGS_BYTES 1024u
 #define MAX_THREADS 1024
 
-/* How long a stream spins between two commands. A copy stream that waits longer must leave its
- * core to the kernels. */
+/* How long a stream spins before it sleeps. A copy stream that waits longer gives its core back to
+ * the kernels (set_copying). */
 #define STREAM_SPIN_NS 20000
 #define HOST_SPIN_NS 20000
 
-/* A copy that takes longer than a task of a kernel, 3 us, gets a core. */
+/* For a copy of so many bytes, which takes longer than a task of a kernel (3 us), a worker of the
+ * kernels leaves its core (device_cpu_team.h). */
 #define CORE_COPY_BYTES (64u << 10)
 
 enum command_kind { COMMAND_STOP, COMMAND_COPY, COMMAND_KERNEL, COMMAND_HOST_CALL, COMMAND_WAIT };
@@ -73,15 +74,15 @@ struct command {
 struct CUstream_st {
     struct spw_device *device;
     struct CUstream_st *next; /* in the list of closed streams */
-    uint64_t index;           /* the delays are a function of it */
-    uint64_t first;           /* number of the first command of this worker */
-    bool copying;             /* private to the worker: it has called spw_team_copy_begin */
-    bool computes;            /* its thread is worker 0 of kernels */
+    uint64_t index;           /* number of the stream: random delays depend on it */
+    uint64_t first;           /* number of the first command since the stream was opened */
+    bool copying;             /* of the worker thread: it has called spw_team_copy_begin */
+    bool computes;            /* the stream "compute", whose thread is worker 0 of kernels */
     pthread_t worker;
     struct command *ring;                       /* owned [RING_COMMANDS] */
     _Atomic uint64_t waited_ns[SPW_RANGES + 1]; /* by range; the last one: outside of any range */
     struct spw_counter queued;
-    char apart[64]; /* the host writes `queued`, the worker writes `done` */
+    char apart[64]; /* two cache lines: the host writes `queued`, the worker writes `done` */
     struct spw_counter done;
 };
 
@@ -98,9 +99,9 @@ struct spw_device {
     uint64_t delay_seed;
     bool touches; /* memory is touched at allocation: see host_pages.h */
     const void *context;
-    uint32_t range;     /* range of the waits that are queued now */
-    uint64_t n_streams; /* ever created */
-    spw_stream closed;
+    uint32_t range;                /* the range for which waits count that are queued now */
+    uint64_t n_streams;            /* that were ever created */
+    spw_stream closed;             /* list of closed streams, to be used again */
     struct spw_topology *topology; /* owned; NULL: not needed, or unknown */
     struct spw_placement placement;
     struct spw_team *team; /* owned */
@@ -164,7 +165,8 @@ static void delay(const struct CUstream_st *s, uint64_t point)
         sched_yield();
 }
 
-/* A stream that copies several blocks in a row keeps its core between two copies. */
+/* Takes a core from the kernels for a stream that copies, or gives the core back. A stream that
+ * copies several blocks in a row keeps the core between two copies. */
 static void set_copying(struct CUstream_st *s, bool copying)
 {
     if (s->copying == copying)
@@ -176,7 +178,8 @@ static void set_copying(struct CUstream_st *s, bool copying)
         spw_team_copy_end(s->device->team);
 }
 
-/* A stream that waits for long gives up its core. */
+/* Waits until the counter has reached a number. A stream that waits for long gives its core back.
+ */
 static void pause_for(struct CUstream_st *s, struct spw_counter *c, uint64_t at_least)
 {
     if (spw_counter_spin(c, at_least, STREAM_SPIN_NS))
@@ -185,6 +188,7 @@ static void pause_for(struct CUstream_st *s, struct spw_counter *c, uint64_t at_
     spw_counter_wait(c, at_least, 0);
 }
 
+/* The command COMMAND_WAIT: waits for work of another stream, and counts the time. */
 static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket, uint32_t range)
 {
     if (spw_counter_get(&other->done) >= ticket)
@@ -197,8 +201,8 @@ static void wait_for(struct CUstream_st *s, spw_stream other, uint64_t ticket, u
     atomic_fetch_add(&s->waited_ns[range], (uint64_t)ns);
 }
 
-/* Whether a command may run. False after the device has failed, and for the command that a test
- * fails. */
+/* Whether a command may run. False after the device has failed, and for the command at which a test
+ * lets the device fail. */
 static bool healthy(struct spw_device *d)
 {
     if (atomic_load_explicit(&d->fail_countdown, memory_order_relaxed) >= 0 &&
@@ -433,8 +437,8 @@ static int cpu_stream_open(struct spw_device *d, const char *name, spw_stream *o
         atomic_store(&s->waited_ns[i], 0);
     s->first = spw_counter_get(&s->queued);
     s->computes = !strcmp(name, "compute");
-    SPW_TRY(spw_thread_start(&s->worker, name, stream_main,
-                             s)); /* after a failure it stays in the list of closed streams */
+    /* after a failure the stream stays in the list of closed streams */
+    SPW_TRY(spw_thread_start(&s->worker, name, stream_main, s));
     d->closed = s->next;
     s->next = NULL;
     *out = s;
@@ -464,8 +468,8 @@ static double cpu_waited_seconds(struct spw_device *d, spw_stream s, uint32_t ra
  * from it. */
 enum { TRANSFER_THREADS = 4 };
 
-/* hwloc is asked (2 ms at start-up) only if there is a choice. If hwloc cannot read the machine,
- * no thread is bound. */
+/* Chooses the cores of the threads. Asks hwloc (2 ms at start-up) only if there is a choice. If
+ * hwloc cannot read the machine, no thread is bound to a core. */
 static int choose_places(struct spw_device *d, const struct spw_device_options *o)
 {
     struct spw_placement_request q = {.compute = o->threads,

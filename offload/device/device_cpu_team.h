@@ -3,9 +3,10 @@
  *
  * A counter only grows. Any thread may wait until it has reached a number. A team has `threads`
  * workers: the caller of spw_team_run is worker 0, the others sleep between kernels. Several
- * callers take turns. If copies need more cores than the workers leave free, as many workers
- * stand aside. If a worker shared its core with a copy, all other workers of the kernel would
- * wait for it. Only open and init can fail (-ENOMEM; a thread counts as an allocation). */
+ * callers take turns. If copies need more cores than the workers leave free, some workers take no
+ * tasks, so that each copy has a core: a worker that shared its core with a copy would be slow, and
+ * all other workers of the kernel would wait for it. Only open and init can fail (-ENOMEM; a thread
+ * counts as an allocation). */
 #ifndef SPW_OFFLOAD_DEVICE_DEVICE_CPU_TEAM_H
 #define SPW_OFFLOAD_DEVICE_DEVICE_CPU_TEAM_H
 
@@ -52,7 +53,7 @@ void spw_team_close(struct spw_team *t);
 unsigned spw_team_threads(const struct spw_team *t);
 /* Runs every task of the kernel once and returns when all are done. */
 void spw_team_run(struct spw_team *t, const struct spw_kernel *kernel, const void *args);
-/* A thread begins to copy and needs a core; it ends. Any thread. */
+/* begin: the calling thread copies from now on and needs a core. end: no more. Any thread. */
 void spw_team_copy_begin(struct spw_team *t);
 void spw_team_copy_end(struct spw_team *t);
 

@@ -1,34 +1,34 @@
 /* A batch: any number of requests through the engine's sessions.
  *
- * Requests run as many at a time as the engine has sessions, and memory for their prompts and
- * longest answers (runtime/plan/shares.h); the others wait, in the order of their numbers. One that
- * brings its session needs no room and waits for nobody. The prompts of the first ones are computed
- * in one step, so that each layer's weights cross the link once for all of them. Every further step
- * gives each running request one token. When a request ends, one that waits takes its place, and
- * its prompt joins the step in which the others decode. A token depends on its own request alone:
- * logits do not depend on the partners in a step, and the draws of a request are numbered by its
- * own positions.
+ * As many requests run at a time as the engine has sessions, and memory for their prompts and
+ * longest answers (runtime/plan/shares.h). The others wait, in the order of their numbers. A
+ * request that brings its own session needs no room, so it does not wait for room. The prompts of
+ * the first requests are computed in one step, so that each layer's weights cross the link once for
+ * all of them. Every further step gives each running request one token. When a request ends, a
+ * waiting one starts in its place, and its prompt is computed in the step in which the others
+ * decode. The tokens of a request depend on this request alone: logits do not depend on the other
+ * rows of a step, and random draws are numbered by the request's own positions.
  *
- * Tokens that several prompts begin with are computed once (shared_prompt.h): before the step, the
- * session of the first such request computes them, and the sessions of the others are forked from
- * it. The session of a request that has ended stays open until the next step: a request that starts
- * in its place then can take it over, with the tokens that both prompts begin with. So tokens are
- * computed once also if all requests end at the same time.
+ * If several prompts begin with the same tokens, these are computed once (shared_prompt.h): before
+ * the step, the session of the first such request computes them, and the sessions of the others are
+ * forked from it. When a request ends, its session stays open until the next step: a request that
+ * starts in the same place can take the session over, cut back to the tokens that both prompts
+ * begin with. So these tokens are computed once even if all requests end at the same time.
  *
  * With spw_batch_set_prompt_chunks, prompts and requests that decode have steps of their own: a
  * step of prompts is set aside after some chunks (runtime/engine/set_aside.c), and the others get a
  * token before it continues. No request starts while a step is set aside. With
- * spw_batch_set_pass_tokens such a step takes only a part of the prompts through the layers.
+ * spw_batch_set_pass_tokens a step of prompts computes only so many of their tokens.
  *
  *   submit -> waiting -> running: session + answer -> spw_engine_sync -> group -> token
  *                                                     token -> answer.c -> events
  *
- * A request waits until its tiles have room, where tiles that it will share count once. If sessions
- * lose what they share (tiles lost on disk, another plan), those that have no room are closed, and
- * their requests get new ones: only time is lost.
+ * A request waits until there is room for its tiles. Tiles that it will share count once. If
+ * sessions lose tiles that they share (on disk, or by another plan), there may be no room for a
+ * copy of each. Then some sessions are closed, and their requests get new ones: only time is lost.
  *
- * All memory of a request is taken when it is submitted, but that of its text, and of logits that
- * nobody has read yet when another plan takes their memory. */
+ * The memory of a request is taken when it is submitted. Later only its text grows, and logits that
+ * nobody has read are copied if another plan takes their memory. */
 #include "base/grow.h"
 #include "runtime/batch/batch_parts.h"
 #include "runtime/rules/beams.h"
@@ -66,7 +66,7 @@ void spw_batch_close_ended(struct spw_batch *b)
     b->n_ended = n;
 }
 
-/* Waits until the batch is woken, but takes nothing away. */
+/* Waits until the batch is woken. Does not reset the eventfd. */
 static bool see_wake(const struct spw_batch *b, int milliseconds)
 {
     struct pollfd p = {.fd = b->wake_fd, .events = POLLIN};
@@ -364,7 +364,7 @@ void spw_batch_note_events(struct spw_batch *b, const struct spw_batch_entry *x)
     b->unread = spw_min_u64(b->unread, x->id);
 }
 
-/* Nobody can read the events of its request any more. */
+/* The events of its request are gone: from now on the session may be taken over, closed or kept. */
 static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
 {
     if (x->is_free)
@@ -377,7 +377,7 @@ static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
         spw_batch_keep_session(b, x);
 }
 
-/* A beam whose answer nobody wants. */
+/* A beam beyond beams.n_return, which has no events and no result. */
 static bool is_inner(const struct spw_batch_entry *x)
 {
     const uint32_t n = x->answer.request.beams.n_return;
@@ -443,7 +443,8 @@ bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 
 /* ---- requests by number ---- */
 
-/* The session stays open: events point to its logits, and others may begin with its tokens. */
+/* Moves the session to the ended ones. It stays open: events point to its logits, and other
+ * requests may begin with its tokens. */
 static void retire_session(struct spw_batch *b, struct spw_batch_entry *x)
 {
     const struct spw_answer *a = &x->answer;

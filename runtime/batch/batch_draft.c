@@ -7,10 +7,10 @@
  * that is not the draft ends the acceptance, and the session gives the rest back. A row's bits
  * never depend on other rows, and a draw depends on the position only: so drafts change no result.
  *
- * A draft ends where the next tile begins or ages, where a window leaves a tile, and where the rope
- * changes (spw_engine_alike_until): so nothing that a session stores goes, or is quantized, because
- * of a token that may be taken back. A state takes the rows that stayed before the next step
- * (runtime/step/executor_states.c). */
+ * A draft ends where the next tile begins, where a tile becomes old, where a window leaves a tile,
+ * and where the rope table changes (spw_engine_alike_until). So nothing that a session stores is
+ * dropped or quantized because of a token that may be rejected. A state is updated by the accepted
+ * rows before the next step (runtime/step/executor_states.c). */
 #include "runtime/batch/batch_parts.h"
 #include "runtime/batch/logits_row.h"
 
@@ -112,16 +112,16 @@ static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_en
 
 /* ---- the draft model ---- */
 
-/* As the sampler picks without chance; -1: the row has a NaN. */
+/* The most likely token, as a sampler with temperature 0 picks it; -1: the row has a NaN. */
 static int32_t best_token(const float *logits, uint32_t vocab)
 {
     const float top = spw_row_top(logits, vocab);
     return isnan(top) ? -1 : (int32_t)spw_row_find(logits, 0, vocab, top);
 }
 
-/* The draft model computes n tokens of x, and the logits after them, if `wants`. A failure, for
- * example a token that it does not know, ends its drafts for x. A caller's interrupt that has ended
- * this step ends the step of the answer, too. */
+/* The draft model computes the first n tokens of x, and with `wants` the logits after them. If it
+ * fails, for example because it does not know a token, it makes no more drafts for x. If the caller
+ * has interrupted it, the interrupt is raised again, for the step of the answers that follows. */
 static int compute_by_model(struct spw_batch *b, struct spw_batch_entry *x, uint64_t n, bool wants)
 {
     struct spw_batch_drafts *d = &x->drafts;
@@ -136,9 +136,10 @@ static int compute_by_model(struct spw_batch *b, struct spw_batch_entry *x, uint
     return rc;
 }
 
-/* Reads what the draft model lacks of x, in parts that take as long as a step of the answers: they
- * wait for it. Reads nothing if the rest of the answer cannot save as much time. True: the model
- * lacks no more than a few tokens. */
+/* Lets the draft model compute the tokens of x that it does not have yet. The answers wait for
+ * this, so a call computes as many tokens as take about as long as one step of the answers. It
+ * computes nothing if drafts cannot save this time in the rest of the answer. Returns true if the
+ * model has all tokens but a few: it can draft now. */
 static bool model_reads(struct spw_batch *b, struct spw_batch_entry *x, struct spw_draft_step *step)
 {
     enum { FEW = 32 }; /* rows that take about as long as one */
@@ -264,8 +265,8 @@ static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct sp
     step->n_beside += d->n;
 }
 
-/* Rows of logits for the drafts of a step of n sessions. A state keeps the rows of a span only as a
- * whole: all rows are those of one chunk. */
+/* How many rows of logits the drafts of a step of n sessions may have. In a model with states, the
+ * kept rows of a span are those of one chunk: all rows of the step must fit into one. */
 static uint32_t free_rows(const struct spw_batch *b, uint32_t n)
 {
     const struct spw_plan *p = &b->engine->plan;
@@ -330,8 +331,8 @@ void spw_batch_drop_drafts(struct spw_batch *b, uint32_t n)
     }
 }
 
-/* What was seen of drafts: `n` stayed, and then, `ended`, another token was picked. The next
- * request begins with what was seen of all. */
+/* Corrects the odds of a request, and those with which later requests begin: `n` drafts were
+ * accepted, and then, with `ended`, one was rejected. */
 static void note_odds(struct spw_batch *b, struct spw_batch_drafts *d, uint32_t n, bool ended)
 {
     spw_draft_odds_note(&d->odds, d->match, n, ended);

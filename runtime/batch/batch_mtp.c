@@ -3,8 +3,8 @@
  *   round 0   the newest tokens of each answer pass the layer: its first draft
  *   round i   draft i - 1 of each answer that wants more passes: draft i
  *
- * Where the layer is asked for (SPW_DRAFTS_MTP), how many drafts an answer wants follows from how
- * many stayed, and from no time: a run can be repeated. */
+ * With SPW_DRAFTS_MTP, how many drafts an answer wants depends on how many were accepted so far,
+ * and not on measured times: a second run makes the same drafts. */
 #include "runtime/batch/batch_parts.h"
 #include "runtime/batch/logits_row.h"
 
@@ -35,7 +35,7 @@ double spw_batch_layer_share(const struct spw_weights *w)
     return all > 0 ? layer / all : 0;
 }
 
-/* The most likely token is the draft. A row that is not a number gives any. */
+/* The most likely token becomes the draft. If the row is not a number, any token does. */
 static int take(void *context, uint32_t span, uint64_t position, const float *logits)
 {
     const struct spw_batch *b = context;

@@ -3,17 +3,18 @@
  *   waiting -> running without a session -> running with a session -> ended
  *
  *   waiting       until there is a place, a session and room for its tiles (starts_now)
- *   no session    until the next step: open_sessions gives the request a session that is
- *                   - its own, which the caller brought, or
- *                   - taken over from a request that has ended in the same place, or
- *                   - forked from the donor, a running request whose prompt begins alike; before
- *                     that the donor computes what both share, or
- *                   - forked from its parent, an earlier sample or beam of the same group, after
- *                     the parent's first step (batch_step.c), or
- *                   - new.
- *                 A request loses its session again if room is needed (spw_batch_make_room).
- *   ended         the session stays open until the next step: it may be taken over, else it is
- *                 closed; or it stays longer: batch_keep.c. */
+ *   no session    until the next step, before which the request gets a session:
+ *                   - the one that the caller brought, or
+ *                   - that of a request which has ended in the same place (take_over_sessions), or
+ *                     a kept one (batch_keep.c), or
+ *                   - a fork of the donor's: a running request whose prompt begins alike. First
+ *                     the donor computes what both share (open_sessions), or
+ *                   - a fork of its parent's: an earlier sample or beam of the same group, after
+ *                     the parent's first step (move_sessions in batch_step.c), or
+ *                   - a new one (open_sessions).
+ *                 If room is needed, a request loses its session again (spw_batch_make_room).
+ *   ended         the session stays open until the next step, in which it is taken over or closed;
+ *                 or longer, if it is kept. */
 #include "runtime/batch/batch_parts.h"
 
 /* ---- requests that start ---- */
@@ -26,8 +27,8 @@ bool spw_batch_any_waits(struct spw_batch *b)
     return b->first_waiting <= b->n_submitted;
 }
 
-/* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
- * its answer already ends without a step, unless it is scored. */
+/* The request runs from now on. If its given tokens complete the answer, it ends without a step,
+ * unless these tokens are to be scored. */
 static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     enum spw_finish finish = spw_answer_finish(&x->answer);
@@ -60,12 +61,14 @@ bool spw_batch_is_private(const struct spw_batch *b, const struct spw_batch_entr
            (x->session && spw_session_is_private(x->session));
 }
 
-/* With a prefix cache, running requests share their prompts through it. */
+/* Whether the request takes no part in sharing between running requests. With a prefix cache none
+ * does: they share their prompts through the cache. */
 static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
     return b->engine->above.prefix || spw_batch_is_private(b, x);
 }
 
+/* Fills in b->prompts[place], from which shared_prompt.h decides. */
 static void describe_prompt(struct spw_batch *b, uint32_t place)
 {
     const struct spw_batch_entry *x = b->running[place];
@@ -89,7 +92,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
     }
 }
 
-/* Of the prompt that has ended, with what its session holds of it. */
+/* The same for the prompt of a request that has ended. */
 static struct spw_prompt describe_ended(const struct spw_ended_session *x)
 {
     const struct spw_session *s = x->session;
@@ -112,14 +115,13 @@ static struct spw_ended_session *ended_at(const struct spw_batch *b, uint32_t pl
     return NULL;
 }
 
-/* These tiles count once. A session that the request may take over shares no tile. */
 uint64_t spw_batch_shared_tiles(struct spw_batch *b, uint32_t place)
 {
     const struct spw_batch_entry *x = b->running[place];
     const struct spw_sharing by = spw_plan_sharing(&b->engine->plan);
     const struct spw_ended_session *ended = ended_at(b, place);
     uint32_t donor = 0;
-    if (ended && ended->n_prompt)
+    if (ended && ended->n_prompt) /* the request may take this session over, and shares no tile */
         return 0;
     if (spw_batch_parent(b, x))
         return by.needs_checkpoint ? 0 : x->answer.request.n_prompt / SPW_TILE_TOKENS;
@@ -146,6 +148,7 @@ struct spw_batch_room spw_batch_count_room(struct spw_batch *b, bool all)
     return r;
 }
 
+/* Whether all running requests, with those that have no session yet, have room. */
 static bool fit_together(struct spw_batch *b)
 {
     const struct spw_batch_room r = spw_batch_count_room(b, false);
@@ -158,8 +161,8 @@ static uint32_t n_together(const struct spw_batch_entry *x)
     return x->group.beams ? x->group.n : 1;
 }
 
-/* Puts x, and those that start with it, into the next free places, or takes them out again. False:
- * there are too few. */
+/* Puts x, and the requests that start with it, into the next free places; or, with `out`, takes
+ * them out again. False: there are too few places, and nothing has changed. */
 static bool put_together(struct spw_batch *b, const struct spw_batch_entry *x, bool out)
 {
     uint32_t n = 0;
@@ -184,9 +187,10 @@ static bool has_places(struct spw_batch *b, const struct spw_batch_entry *x)
     return has;
 }
 
-/* Whether there is room for a request in this free place, which is the first one, maybe if it takes
- * over no session. One that was refused is asked again when another one has left: the steps up to
- * then have fetched ahead what the next one needs. */
+/* Whether there is room for a request in this place, the first free one. If there is room only
+ * without the session that ended in this place, the request will not take that session over. A
+ * request that was refused is tried again after another session has closed: only then can the
+ * answer change. */
 static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     if (b->refused == x->id && b->refused_at == b->engine->sharing.n_departures)
@@ -206,9 +210,9 @@ static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t pl
     return has;
 }
 
-/* Whether the request starts now. The request waits if places are missing. It waits if no session
- * is free, or if its tiles have no room, as long as a running request will give its session back.
- * If none will, the request starts, and open_session() fails with a reason. */
+/* Whether the request starts now. It needs a place, a session and room for its tiles. If only a
+ * session or room is missing, it waits as long as another session will be closed. If none will, the
+ * request starts all the same, and open_session fails with a reason. */
 static bool starts_now(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     bool others_end = false;
@@ -229,7 +233,8 @@ static void start_together(struct spw_batch *b, const struct spw_batch_entry *x)
     }
 }
 
-/* Where one request has to wait, only those that bring their session pass it. */
+/* Starts waiting requests in the order of their numbers. After the first one that must wait, only
+ * requests that bring their session start. */
 static void start_waiting(struct spw_batch *b)
 {
     bool others_wait = false;
@@ -266,18 +271,20 @@ void spw_batch_make_room(struct spw_batch *b)
 
 /* ---- sessions of requests that have ended ---- */
 
+/* The request in this place gets the session that ended there, cut back to n tokens. */
 static void take_over(struct spw_batch *b, uint32_t place, uint64_t n)
 {
     struct spw_batch_entry *x = b->running[place];
     struct spw_ended_session *from = ended_at(b, place);
     if (spw_session_take_over(from->session, n, spw_batch_most_tokens(&x->answer.request)))
-        return; /* it is closed, and the request gets a new one */
+        return; /* the session is closed, and the request gets a new one */
     x->session = from->session;
     *from = b->ended[--b->n_ended];
 }
 
-/* Requests that start take over sessions of those that have ended. If there is no room for all of
- * them, none does: sessions are then opened one by one, and refused with a reason. */
+/* Requests that start take over the sessions that ended in their places. If the running requests
+ * have no room together, none of them does: then sessions are opened one by one, and the one
+ * without room is refused with a reason. */
 static void take_over_sessions(struct spw_batch *b)
 {
     if (!b->n_ended || !spw_share_fits(&b->engine->plan, spw_batch_count_room(b, false).tiles))
@@ -296,8 +303,9 @@ static void take_over_sessions(struct spw_batch *b)
 
 /* ---- sessions of requests that start ---- */
 
-/* The span in which the donor computes what others will share. If that is its whole prompt, it gets
- * the logits, too, and computes nothing in the step that follows. */
+/* Adds or lengthens the span in which the donor computes what others will share. If that is the
+ * donor's whole prompt, the span has its logits, too, and the donor computes nothing in the step
+ * that follows. */
 static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared, uint32_t *n)
 {
     struct spw_batch_entry *x = b->running[donor];
@@ -315,8 +323,8 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
     x->session->is_last_step = true; /* nothing is fetched for a next token; see make_spans */
 }
 
-/* Whether a session is open that the batch closes, now or when its request ends. Beams do not wait
- * for each other. */
+/* Whether the batch has another session that will be closed, so that x can wait for its room. The
+ * sessions of other beams of x's search do not count. */
 static bool any_session(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
     bool any = false;
@@ -326,8 +334,9 @@ static bool any_session(const struct spw_batch *b, const struct spw_batch_entry 
     return any || b->n_ended;
 }
 
-/* Opens the session of a running request, if what it shares is there; else adds the span that
- * computes that. Returns whether a session was opened, or the request has failed. */
+/* Opens the session of a running request, if its donor has the tokens that both share, or if it has
+ * no donor. Else adds the span in which the donor computes them, and returns false: the request is
+ * tried again after this span. True: it has a session, has failed, or waits for room. */
 static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
 {
     struct spw_batch_entry *x = b->running[place];
@@ -380,12 +389,13 @@ static int open_sessions(struct spw_batch *b, struct spw_error *err)
         for (uint32_t i = 0; i < n; i++)
             if (!spw_batch_has_passed(&b->spans[i]))
                 return -EAGAIN; /* others get a token before the next pass */
-        b->most_chunks = n ? spw_min_u32(b->most_chunks, 1) : b->most_chunks; /* they wait */
+        if (n) /* the requests that decode have waited: the step of prompts gives way at once */
+            b->most_chunks = spw_min_u32(b->most_chunks, 1);
     }
     return 0;
 }
 
-/* A step of running requests is set aside. */
+/* Whether a step of running requests is set aside. */
 static bool step_waits(const struct spw_batch *b)
 {
     bool any = false;

@@ -5,6 +5,7 @@
 
 /* ---- one request ---- */
 
+/* Sets x->why, unless it has a text already. */
 static void say_why(const struct spw_batch *b, struct spw_batch_entry *x, int rc)
 {
     if (rc == -EDOM)
@@ -40,8 +41,8 @@ void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw
     spw_session_publish(session, NULL);
 }
 
-/* Ends a request that needs no token: only its prompt was to be computed, or it cannot be scored.
- * False: it goes on. */
+/* Ends a request that needs no token: it wants its prompt computed only, its answer is complete, or
+ * a log-probability is missing. False: the request goes on. */
 static bool ends_without_token(struct spw_batch *b, struct spw_batch_entry *x)
 {
     struct spw_answer *a = &x->answer;
@@ -53,8 +54,9 @@ static bool ends_without_token(struct spw_batch *b, struct spw_batch_entry *x)
     return x->score_rc || finish != SPW_FINISH_NONE;
 }
 
-/* Tokens of the prompt that its first step did not compute. If the caller interrupts this step, the
- * next step begins where the first one ended: those tokens were computed, not reused. */
+/* Notes, after the first step of a request, how many tokens of the prompt were reused. Later steps
+ * must not: if the first step was interrupted, the next one begins with tokens that the first one
+ * has computed. */
 static void note_reuse(struct spw_batch_entry *x)
 {
     if (x->knows_reuse)
@@ -79,7 +81,9 @@ static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
     return spw_answer_push(&x->answer, token, logits);
 }
 
-/* Carries out what was decided: the next token, or -errno, and whether the request goes on. */
+/* Carries out the decision for x: appends the token (or fails, if the token is -errno). If the
+ * token is the next draft, the next row of the same step is decided now; else the step of x is
+ * over, and x ends or goes on. */
 static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 {
     const bool first = spw_batch_needs_prompt(x);
@@ -100,11 +104,12 @@ static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t toke
     if (finish != SPW_FINISH_NONE)
         spw_batch_end_well(b, x, finish);
     else if (first && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
-        spw_session_publish(x->session, NULL); /* it still ends where others will go on */
+        /* later the session cannot be cut back to its prompt, with which others can begin */
+        spw_session_publish(x->session, NULL);
 }
 
-/* Finds the requests of the group that a step has given a row of logits, and those that have waited
- * for that row. */
+/* Lists the members that decide now: requests of the group with a row of logits, and requests
+ * without a session whose parent has one. */
 static uint32_t gather(struct spw_batch *b, const struct spw_group *g)
 {
     uint32_t n = 0;
@@ -123,7 +128,7 @@ static uint32_t gather(struct spw_batch *b, const struct spw_group *g)
     return n;
 }
 
-/* The member that goes on in the session of member p: p itself, or its first child. n: none. */
+/* The member that continues in the session of member p itself: p, or its first child. n: none. */
 static uint32_t heir_of(const struct spw_group_member *members, uint32_t n, uint32_t p)
 {
     uint32_t i = 0;
@@ -134,8 +139,8 @@ static uint32_t heir_of(const struct spw_group_member *members, uint32_t n, uint
     return i;
 }
 
-/* Gives member i, which is no heir, a session that goes on as `from` does: *spare, where a member
- * has left one, or a new one. */
+/* Gives member i a copy of the session `from`: in *spare, a session that no member continues, or if
+ * that is NULL in a new session. */
 static int copy_session(struct spw_batch *b, uint32_t i, struct spw_session *from,
                         struct spw_session **spare)
 {
@@ -175,8 +180,8 @@ static void move_sessions(struct spw_batch *b, uint32_t n)
     }
 }
 
-/* The group decides how its requests go on, by one row of each. The beams of a search wait for each
- * other. */
+/* Lets the group decide by one row of logits of each member, and carries out the decision. Beams
+ * decide only when all of them have a row. */
 static void decide(struct spw_batch *b, const struct spw_group *g)
 {
     const uint32_t n = gather(b, g);
@@ -236,8 +241,9 @@ void spw_group_any(const struct spw_group *g, struct spw_sampler *s,
 /* Which requests get a step. */
 enum which { ALL, PROMPTS, DECODING };
 
-/* The request has no prompt left to compute: its next step computes one token, or nothing, if the
- * whole prompt was computed before for requests that share it (add_shared_span). */
+/* Whether the request has no prompt left to compute. Then its next step computes one token; or
+ * nothing, if an earlier step has computed the whole prompt for requests that share it
+ * (add_shared_span). */
 static bool decodes(const struct spw_batch_entry *x)
 {
     const struct spw_request *r = &x->answer.request;
@@ -248,7 +254,8 @@ static bool decodes(const struct spw_batch_entry *x)
     return !spw_batch_needs_prompt(x) || is_ready;
 }
 
-/* Rows of logits of the first step: those that score a token, and the row of the next token. */
+/* How many rows of logits the first step must give: those that score a token of the request, and
+ * the row of the next token. */
 static size_t n_prompt_logits(const struct spw_request *r)
 {
     if (r->prompt_logprobs)
@@ -269,7 +276,8 @@ static uint64_t tokens_left(const struct spw_batch_entry *x)
     return spw_sub_u64(spw_batch_first_tokens(&x->answer.request), spw_session_cached(x->session));
 }
 
-/* The prompt that is not in the pass yet and has the fewest tokens left, or the oldest one. */
+/* Of the prompts that are not in the pass yet: the oldest one, or the one with the fewest tokens
+ * left. */
 static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldest)
 {
     struct spw_batch_entry *best = NULL;
@@ -280,9 +288,10 @@ static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldes
     return best;
 }
 
-/* Which prompts are in the next pass: those of a step that was set aside; else one whose step has
- * failed, alone, as it may be the fault of another one; else by turns short ones, up to half of a
- * pass, and the oldest ones. */
+/* Chooses the prompts of the next pass (is_in_pass). If a step was set aside: its prompts. Else, if
+ * a step with a prompt has failed: this prompt alone, because another one may have been the reason.
+ * Else one pass of short prompts, up to half the tokens of a pass, and one of the oldest prompts,
+ * by turns. */
 static void choose_prompts(struct spw_batch *b)
 {
     bool any = false;
@@ -304,10 +313,11 @@ static void choose_prompts(struct spw_batch *b)
         room = spw_sub_u64(room, tokens_left(x));
 }
 
+/* Lists the spans of the next step: returns how many. *prefill: some of them are prompts. */
 static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
 {
     const struct spw_engine *e = b->engine;
-    /* for drafts, before the next step */
+    /* drafts of the MTP layer need transfers, which come before those of the next step */
     const bool transfers = b->mtp && !spw_plan_drafts_in_place(&e->plan, e->model.weights);
     uint32_t n = 0;
     *prefill = false;
@@ -341,16 +351,17 @@ static void score(void *context, size_t span, size_t position, const float *logi
     x->score_rc = x->score_rc ? x->score_rc : rc;
 }
 
-/* Tokens that the sessions of the first n spans hold. */
-static uint64_t count_held(const struct spw_batch *b, uint32_t n)
+/* How many tokens the caches of the first n spans' sessions have. */
+static uint64_t count_cached(const struct spw_batch *b, uint32_t n)
 {
-    uint64_t held = 0;
+    uint64_t cached = 0;
     for (uint32_t i = 0; i < n; i++)
-        held += spw_session_cached(b->spans[i].session);
-    return held;
+        cached += spw_session_cached(b->spans[i].session);
+    return cached;
 }
 
-/* Once a minute, as passes of prompts without this limit do. */
+/* Publishes the prompts of a step that spw_batch_set_pass_tokens has limited, at most once a
+ * minute: about as often as passes without this limit publish. */
 static void publish_some(struct spw_batch *b, uint32_t n)
 {
     enum { EVERY_SECONDS = 60 };
@@ -380,11 +391,11 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     double start = spw_now_seconds();
     const struct spw_sync_options o = {
         .most_chunks = b->most_chunks, .publishes = true, .most_tokens = b->most_tokens};
-    uint64_t before = count_held(b, n), chunks = count_chunks(b);
+    uint64_t before = count_cached(b, n), chunks = count_chunks(b);
     int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
     b->times.n_asides += rc == -EAGAIN;
     b->times.n_chunks += prefill ? spw_sub_u64(count_chunks(b), chunks) : 0;
-    const uint64_t n_prompt = prefill ? spw_sub_u64(count_held(b, n), before) : 0;
+    const uint64_t n_prompt = prefill ? spw_sub_u64(count_cached(b, n), before) : 0;
     b->times.n_prompt_tokens += n_prompt;
     if (!rc && b->most_tokens)
         publish_some(b, n);
@@ -425,8 +436,8 @@ static bool any_decodes(const struct spw_batch *b)
     return false;
 }
 
-/* Requests that decode come first: what starts then has its step in the same call. -ESTALE: see
- * spw_engine_sync. */
+/* One step of all running requests; or, if prompts have steps of their own, first one of those that
+ * decode, then one of prompts, with the requests that start now. -ESTALE: see spw_engine_sync. */
 static int step_running(struct spw_batch *b, struct spw_error *err)
 {
     const bool apart = b->prompt_chunks && (b->pass_tokens || any_decodes(b));
@@ -441,8 +452,8 @@ static int step_running(struct spw_batch *b, struct spw_error *err)
     b->most_tokens = 0;
     if (rc == -EAGAIN)
         return 0;
-    if (rc && rc != -ESTALE &&
-        apart) { /* others have got a token: the next call reports the failure */
+    if (rc && rc != -ESTALE && apart) {
+        /* The requests that decode have a token, which this call must report. */
         b->late_rc = rc;
         b->late = *err;
         return 0;
@@ -450,8 +461,8 @@ static int step_running(struct spw_batch *b, struct spw_error *err)
     return rc;
 }
 
-/* Sessions have lost tiles that they shared: those that have no room get new ones in the next step,
- * with the same tokens. */
+/* After -ESTALE: sessions have lost tiles that they shared. Closes those that have no room without
+ * sharing; their requests get new sessions in the next step. */
 static int open_anew(struct spw_batch *b, struct spw_error *err)
 {
     enum { MOST = 8 };

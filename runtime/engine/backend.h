@@ -12,19 +12,20 @@ struct spw_backend {
     char name[80];
     const struct spw_device_ops *device_ops;
     const struct spw_ops *ops;
-    const void *context; /* for spw_device_options */
-    uint32_t index;      /* CUDA: which GPU; for spw_device_options */
+    const void *context; /* goes into spw_device_options */
+    uint32_t index;      /* CUDA: which GPU; goes into spw_device_options */
     /* Bytes of workspace per worker for inner size k and these types of x and w. */
     size_t (*linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
-    /* The bytes that a link moves in the time that one transfer costs in addition to its bytes:
-     * events, a launch. */
+    /* The fixed time of one transfer (events, a launch), as bytes that the link moves in this time.
+     */
     uint64_t transfer_cost_bytes;
     uint32_t reads_per_link_byte; /* bytes that a kernel reads while a link moves one byte */
-    /* Kernels read host memory as fast as device memory: resident weights are used in the mapped
-     * file. Otherwise they are copied, and streamed weights wait in the host arena. */
+    /* Kernels read host memory as fast as device memory. Then resident weights are used in the
+     * mapped file. Else resident weights are copied to the device, and streamed weights are copied
+     * to the host arena. */
     bool reads_host_memory;
-    /* The CPU may multiply quantized weights in host memory beside this backend: it gives the same
-     * bits, and reads that memory sooner. */
+    /* The CPU may multiply quantized weights in host memory at the same time as this backend: it
+     * gives the same bits, and reads this memory faster than the link moves it. */
     bool host_lane;
     /* Writes rows of embeddings, and of the numbers that layers get beside them, to host memory:
      * spw_weights_embed, or nothing. */

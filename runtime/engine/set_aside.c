@@ -1,8 +1,9 @@
-/* A step of prompts that waits between two chunks of a layer while other sessions decode.
+/* A step of prompts that is set aside: it is paused between two chunks of a layer while other
+ * sessions decode (as chunked prefill elsewhere, but a layer's weights still move once a pass).
  *
- *   spw_engine_sync(prompts)  -EAGAIN    the step is set aside: its sessions hold what passed all
- *                                        layers
- *   spw_engine_sync(others)              runs beside it
+ *   spw_engine_sync(prompts)  -EAGAIN    the step is set aside: its sessions have the tokens that
+ *                                        have passed all layers
+ *   spw_engine_sync(others)              runs in between
  *   spw_engine_sync(prompts)             the same spans: the step continues
  *
  * Everything else that needs a session of the step, another plan or other shares of the frames
@@ -11,7 +12,7 @@
 
 #include <string.h>
 
-/* No step waits any more: it goes on, or memory was given back. */
+/* No step is set aside any more: it continues, or was dropped. */
 static void forget(struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->aside.n; i++)

@@ -1,30 +1,31 @@
-/* spw_sync, the forward call of the library: what sessions hold already, and steps of the executor
- * for the rest. See spillway.h.
+/* spw_sync, the forward call of the library: finds which tokens sessions have already, and runs
+ * steps of the executor for the others. See spillway.h.
  *
- * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
- * off, and the executor computes what is missing, for all sessions of the call in one step. It
- * takes a step more for each set of rope frequencies that sessions have of their own, and for each
- * checkpoint.
+ * The caller hands over whole sequences. A session keeps the longest common prefix and cuts off its
+ * other tokens. The executor computes what is missing, for all sessions of the call in one step.
+ * Another step is needed for each further rope table that sessions use, and for each checkpoint.
  *
  *   a step returns      then
  *   -EBADMSG            tiles were lost on disk: the step runs again from the first one
  *   -EDOM               values that are not numbers: once more without the prefix cache
  *   -ENOSPC, -EDQUOT    the disk is full: the step continues under a plan with less disk
  *   -ECANCELED          a memory limit was lowered: the step continues under lower budgets;
- *                       or the caller has interrupted: sessions keep the passes that are through
+ *                       or the caller has interrupted: sessions keep the tokens of complete passes
  *   -EAGAIN             the step is set aside
- *   anything else       sessions hold what they held before, or nothing after a device's failure
+ *   anything else       sessions have the tokens that they had before; none after a failure of the
+ *                       device
  *
- * A step does not run again if sessions of the batch have lost tiles that they shared: there may be
- * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. Nor does
- * it if another plan has fewer rows of logits than the step has drafts. */
+ * In two cases the step does not run again, but ends with -ESTALE, and the batch makes another
+ * step: sessions of the batch have lost tiles that they shared, and there may be no room for a copy
+ * of each (then the batch closes some sessions and opens new ones); or the new plan has fewer rows
+ * of logits than the step has drafts. */
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
 
 #include <math.h>
 #include <string.h>
 
-/* How far the span goes on as the session does. */
+/* How many first tokens the session and the span have in common. */
 static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
 {
     return spw_common_prefix(s->tokens, span->tokens, spw_min_u64(s->n_tokens, span->n_tokens));
@@ -83,7 +84,7 @@ struct delivery {
     uint64_t most_chunks; /* as in spw_executor_step */
 };
 
-/* Where the logits after `position` belong; NULL: nobody keeps them. */
+/* Where the logits after `position` are stored; NULL: they are not. */
 static float *place_of(const struct spw_engine *e, const struct spw_span *s, uint64_t position)
 {
     const uint64_t left = s->n_tokens - 1 - position;
@@ -174,8 +175,8 @@ void spw_engine_on_pass(void *engine)
         e->options.on_pass(e->options.pass_context);
 }
 
-/* The step has not come to its end: its sessions hold what has passed all layers. */
-static void hold_passed(struct spw_engine *e)
+/* The step is not complete: its sessions get the tokens that have passed all layers. */
+static void set_passed_tokens(struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->step.n; i++) {
         set_tokens(e, i, e->executor->step->now->spans[i].from);
@@ -183,12 +184,12 @@ static void hold_passed(struct spw_engine *e)
     }
 }
 
-/* The caller has ended the step: passes that were through stay, unless windows have moved on since.
- */
+/* The step was interrupted: its sessions keep the tokens of complete passes, unless a window has
+ * dropped tiles that these need. */
 static int end_early(struct spw_engine *e, struct spw_error *err)
 {
     bool lost = false;
-    hold_passed(e);
+    set_passed_tokens(e);
     if (recover(e))
         return reset(e, -EIO, err);
     for (uint32_t i = 0; i < e->step.n; i++)
@@ -201,7 +202,8 @@ static int end_early(struct spw_engine *e, struct spw_error *err)
                     "interrupted: sessions keep the tokens that have passed all layers");
 }
 
-/* The step has failed for good. If only the disk has, its sessions hold what they held before. */
+/* The step has failed for good. If only the disk has failed, its sessions get back the tokens that
+ * they had before the step; else they are empty. */
 static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
 {
     if (!e->executor)
@@ -232,7 +234,8 @@ static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
         strerror(-rc));
 }
 
-/* Whether values that are not numbers may come from files, which are then gone. */
+/* After values that are not numbers: drops what sessions have from files of the prefix cache, and
+ * these files. False: no session has any. */
 static bool distrust(struct spw_engine *e)
 {
     bool any = false;
@@ -275,9 +278,9 @@ static bool is_stale(const struct spw_engine *e)
     return spw_engine_lost_shared(e) || lost_draft_rows(e);
 }
 
-/* The rows of the table at the head of this file, for what a run of the executor has returned.
- * n_tries: how often the step ran again since its plan was made. 1: the step runs again; else what
- * it returns. No logits are handed over twice. */
+/* Carries out the row of the table at the head of this file for rc, which the executor has
+ * returned. n_tries: how often the step ran again under its plan. Returns 1 if the step must run
+ * again, else what the step returns. No logits are handed over twice. */
 static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_error *err)
 {
     bool again = false;
@@ -291,8 +294,8 @@ static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_err
         again = true;
     }
     if (!again && rc == -EAGAIN) {
-        e->aside.n_tries = *n_tries; /* the parts of a step that is set aside have them together */
-        hold_passed(e);
+        e->aside.n_tries = *n_tries; /* it counts on when the step continues */
+        set_passed_tokens(e);
         spw_engine_set_aside(e);
         return rc;
     }

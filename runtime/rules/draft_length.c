@@ -4,14 +4,15 @@
 #include <math.h>
 #include <string.h>
 
-static const double weight = 0.25;   /* of a new measurement */
-static const double forgets = 0.995; /* what a step without drafts leaves of what they cost more */
-static const double least_gain = 1.02;
-static const double most_lost = 0.008; /* of the time */
-static const double reserve = 8;       /* steps that were saved, and may be lost again */
-static const double learns = 0.1;      /* of the distance to what was seen */
+static const double weight = 0.25;     /* of a new measurement in the mean */
+static const double fading = 0.995;    /* of a measured cost is left after a step without drafts */
+static const double least_gain = 1.02; /* in tokens a second, for the first draft */
+static const double most_lost = 0.008; /* drafts may cost this part of all time */
+static const double reserve = 8;       /* and so many steps of what they have saved before */
+static const double learns = 0.1;      /* odds move by this part of the distance to 0 or 1 */
 
-/* A step that the machine has held up says little. */
+/* The running mean of a time. A new time that is much longer counts less: another program may have
+ * held up the machine. */
 static double mix(double old, double new, double w)
 {
     return old > 0 ? old + w * (fmin(new, 1.25 * old) - old) : new;
@@ -19,7 +20,7 @@ static double mix(double old, double new, double w)
 
 /* ---- costs ---- */
 
-/* The number of rows before or at n that was measured, and the cost of it. */
+/* The highest number of rows up to n whose cost was measured; *times: this cost. */
 static uint32_t measured(const struct spw_draft_costs *c, uint32_t n, double *times)
 {
     while (n && !(c->times[n] > 0))
@@ -28,8 +29,9 @@ static uint32_t measured(const struct spw_draft_costs *c, uint32_t n, double *ti
     return n;
 }
 
-/* Between two numbers that were measured on the line between them; above all of them on the line
- * from 0 on, but no less than so many rows of a prompt. */
+/* How many times as long as a step without additional rows a step with n_beside of them takes. Not
+ * measured: on the line between the two nearest numbers of rows that were measured; above all of
+ * these on the line through 0 rows, but no less than so many rows of a prompt. */
 static double cost(const struct spw_draft_costs *c, uint32_t n_beside)
 {
     const uint32_t n = spw_min_u32(n_beside, SPW_DRAFT_ROWS);
@@ -47,10 +49,11 @@ static double cost(const struct spw_draft_costs *c, uint32_t n_beside)
     return low + (high - low) * (n - before) / (after - before);
 }
 
-/* What is left of a cost that was not measured for long. */
+/* The part of a measured cost that still counts. While no draft is tried, costs count less and
+ * less, until drafts are tried again. */
 static double stays(const struct spw_draft_costs *c)
 {
-    return pow(forgets, c->n_since);
+    return pow(fading, c->n_since);
 }
 
 void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_beside,
@@ -66,7 +69,7 @@ void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32
         c->seconds = mix(c->seconds, seconds, weight);
     else if (c->seconds > seconds) /* more rows never take less time */
         c->seconds = seconds;
-    if (n && c->seconds > 0) { /* and a row takes no longer than a step */
+    if (n && c->seconds > 0) { /* and a row never takes longer than a step */
         const double new = mix(c->times[n], seconds / c->seconds, fmax(weight, 1 - stays(c)));
         c->times[n] = fmin(new, 1 + n);
         c->lost += (cost(c, n) - 1) * c->seconds;
@@ -95,8 +98,8 @@ void spw_draft_costs_note_read(struct spw_draft_costs *c, uint64_t n, double sec
 /* ---- odds ---- */
 
 static const struct {
-    uint32_t most; /* tokens of the match */
-    double start;
+    uint32_t most; /* the longest match of the class */
+    double start;  /* odds before anything was seen */
 } matches[SPW_DRAFT_MATCHES] = {
     {3, 0.4}, {7, 0.6}, {15, 0.7}, {SPW_DRAFT_BY_MODEL - 1, 0.8}, {SPW_DRAFT_BY_MODEL, 0.7}};
 
@@ -125,15 +128,15 @@ void spw_draft_odds_note(struct spw_draft_odds *o, uint32_t match, uint32_t n_st
 
 /* ---- the length ---- */
 
-/* The most rows that may be tried. */
+/* The most additional rows that may be tried: twice as many as were measured, and one. */
 static uint32_t most_rows(const struct spw_draft_costs *c)
 {
     double times;
     return 2 * measured(c, SPW_DRAFT_ROWS, &times) + 1;
 }
 
-/* What a row may cost before any was measured: few rows are slower than the many of a prompt, but a
- * row takes no longer than a step. */
+/* What an additional row may cost before any was measured: a row among few is slower than a row
+ * among the many of a prompt, but never slower than a step. In steps. */
 static double first_cost(const struct spw_draft_costs *c)
 {
     enum { SLOWER = 3 };

@@ -14,30 +14,33 @@
 
 #include "base/base.h"
 
-/* The most drafts of a request in a step; rows of logits for the drafts of all requests, and of the
- * tokens before them; classes of matches. */
+/* The most drafts of a request in a step; the most rows of logits for the drafts of all requests
+ * and for the tokens before the drafts; classes of matches (see struct spw_draft_odds). */
 enum { SPW_DRAFT_MOST = 15, SPW_DRAFT_ROWS = 32, SPW_DRAFT_MATCHES = 5 };
-/* The length of a match that stands for a draft of a model. */
+/* A draft from the text has the length of its match, at most SPW_DRAFT_MOST_MATCH. A draft of a
+ * model has no match: this number, longer than any match, stands for it. */
 enum { SPW_DRAFT_BY_MODEL = 1000 };
 
-/* What steps cost by the rows that they compute beside one for each session: drafts, and tokens
- * that pass once more because a state was set back. Zeros: nothing was measured. */
+/* How long decode steps take. A step has one row for each session, and *additional rows*: drafts,
+ * and tokens that are computed once more because a state was set back. Zeros: nothing was measured.
+ */
 struct spw_draft_costs {
     uint32_t n_sessions;  /* of the latest step */
-    double seconds;       /* of a step of so many sessions without such rows; 0: not measured */
-    uint32_t n_plain;     /* such steps; the first one is often slow, so two are waited for */
-    double row_seconds;   /* of a row of a prompt; 0: not measured, or it says little of a step */
-    double model_seconds; /* in which the draft model proposes a token; 0: not measured */
-    double read_seconds;  /* in which it reads a token of a text; 0: not measured */
-    double times[SPW_DRAFT_ROWS + 1]; /* a step with n such rows takes so many times as long; 0:
-                                              not measured */
-    uint32_t n_since;                 /* steps since the latest that had such rows */
-    double spent;                     /* seconds of all steps, of those of prompts, too */
-    double lost;                      /* seconds of these that drafts have cost; below 0: they have
-                                         saved more */
+    double seconds;       /* a step of so many sessions without additional rows; 0: not measured */
+    uint32_t n_plain;     /* such steps so far. The first one is often slow: two are waited for */
+    double row_seconds;   /* a row of a prompt; 0: not measured, or the model has experts, of which
+                             each row chooses its own */
+    double model_seconds; /* the draft model proposes a token; 0: not measured */
+    double read_seconds;  /* the draft model computes a token that is known; 0: not measured */
+    double times[SPW_DRAFT_ROWS + 1]; /* times[n]: a step with n additional rows takes so many times
+                                         as long as one without; 0: not measured */
+    uint32_t n_since;                 /* steps since the latest one with additional rows */
+    double spent;                     /* seconds of all steps, also of those with prompts */
+    double lost;                      /* seconds of these that drafts have cost; below 0: drafts
+                                         have saved more than they cost */
 };
 
-/* Measured: a step of n_sessions with so many rows beside. */
+/* A step of n_sessions, with n_beside additional rows, has taken so many seconds. */
 void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_beside,
                           double seconds);
 /* n of the step's drafts have stayed. */
@@ -58,9 +61,10 @@ void spw_draft_odds_note(struct spw_draft_odds *o, uint32_t match, uint32_t n_st
 
 /* A step before the drafts of a session are added. */
 struct spw_draft_step {
-    uint32_t n_sessions, n_beside; /* n_sessions: with this one; n_beside: rows, as above */
-    double n_tokens;               /* that it is expected to give to the other sessions */
-    double seconds;                /* in which the draft model has worked for it */
+    uint32_t n_sessions; /* this one included */
+    uint32_t n_beside;   /* additional rows so far: drafts of the sessions before this one */
+    double n_tokens;     /* tokens that the step will probably give to the other sessions */
+    double seconds;      /* the time that the draft model has taken for the step so far */
 };
 /* What a source of drafts can propose: at most `most` tokens (SPW_DRAFT_MOST), each of which stays
  * with these odds and takes `each` seconds to propose. */

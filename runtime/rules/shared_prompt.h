@@ -4,24 +4,24 @@
  *   donor  |------ shared -------|---- its own rest ----|
  *   taker  |------ shared -------|--- another rest ---|
  *
- * The donor's session computes the shared tokens first. The taker's session is forked from it
- * there: both hold the same tiles by reference, and who writes into the last one copies it first.
- * If the donor has ended, the taker may get its session, cut back to the shared tokens. */
+ * The donor's session computes the shared tokens first. Then the taker's session is forked from it:
+ * both have the same tiles by reference, and the first one that writes into the last tile copies it
+ * before. If the donor has ended, the taker may get its session, cut back to the shared tokens. */
 #ifndef SPW_RUNTIME_RULES_SHARED_PROMPT_H
 #define SPW_RUNTIME_RULES_SHARED_PROMPT_H
 
 #include "base/base.h"
 
-/* What a plan allows: see spw_plan_sharing. */
+/* What the plan says of sharing: see spw_plan_sharing. */
 struct spw_sharing {
-    bool needs_checkpoint; /* a session cannot be cut back: it begins at a checkpoint */
-    uint32_t chunk;        /* fewer tokens are not worth a step of the donor */
+    bool needs_checkpoint; /* a session cannot be cut back to any length, only to a checkpoint */
+    uint32_t chunk;        /* the donor makes no step of its own for fewer tokens than these */
 };
 
 struct spw_prompt {
     const int32_t *tokens; /* [n_tokens]; NULL: nobody knows them, and nothing is shared */
     uint64_t n_tokens;
-    uint64_t n_held; /* of them, those that its session holds */
+    uint64_t n_held; /* how many of them its session has */
     bool is_open;    /* it has a session */
     bool is_alone;   /* it shares nothing */
 };
@@ -53,9 +53,9 @@ uint64_t spw_shared_tiles(struct spw_sharing by, const struct spw_prompt *prompt
 void spw_take_over_prompts(struct spw_sharing by, struct spw_prompt *prompts,
                            const struct spw_prompt *ended, uint32_t n);
 
-/* How far a donor computes for its takers: those before need `before` tokens (0: there are none),
- * and this one needs `shared`. The result is the most of them. Where a session cannot be cut back,
- * it is the least, and the takers that share more follow. */
+/* How many tokens a donor computes for its takers: the earlier takers need `before` (0: there are
+ * none), and this one needs `shared`. The result is the larger number. With needs_checkpoint it is
+ * the smaller one; the takers that share more get their tokens in a later step. */
 uint64_t spw_shared_span_end(struct spw_sharing by, uint64_t before, uint64_t shared);
 
 #endif
