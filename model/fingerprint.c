@@ -65,8 +65,8 @@ static void ask_for_samples(const struct spw_tensors *weights)
 
 /* Unmaps the page of the sample and those that came with it: a large model has thousands of
  * samples, and their pages would count as memory of this process. */
-static void let_go(const struct spw_tensors *weights, const struct spw_tensor *t,
-                   const struct sample *s)
+static void drop_pages(const struct spw_tensors *weights, const struct spw_tensor *t,
+                       const struct sample *s)
 {
     const uintptr_t begin = (uintptr_t)t->data - t->file_offset, at = (uintptr_t)s->at;
     const uintptr_t end = begin + spw_tensors_extent(weights, t->file_index).file_bytes;
@@ -86,7 +86,7 @@ static void add_samples(XXH3_state_t *to, const struct spw_tensors *weights)
         for (uint32_t i = 0; i < n; i++) {
             struct sample s = sample_of(t, i);
             XXH3_128bits_update(to, s.at, s.bytes);
-            let_go(weights, t, &s);
+            drop_pages(weights, t, &s);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* The routing of a mixture of experts: how often earlier runs chose each expert, the routing of one
  * run in a file (a trace), and what a trace costs under several rules. Part of the public API. None
- * of this changes a result: it decides which experts stay on the device, and foretells bytes. */
+ * of this changes a result: it decides which experts stay on the device, and predicts bytes. */
 #ifndef SPW_RUNTIME_EXPERTS_H
 #define SPW_RUNTIME_EXPERTS_H
 

@@ -261,8 +261,9 @@ enum spw_moved {
 struct spw_stats { /* since the engine opened */
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
-    uint64_t moved_bytes[SPW_MOVED_COUNT];       /* counted where bytes are copied */
-    uint64_t draft_moved_bytes[SPW_MOVED_COUNT]; /* bytes that the draft model has moved beside */
+    uint64_t moved_bytes[SPW_MOVED_COUNT]; /* counted where bytes are copied */
+    /* The same of the draft model; moved_bytes does not contain these bytes */
+    uint64_t draft_moved_bytes[SPW_MOVED_COUNT];
     /* Weights that were multiplied in host memory, beside a GPU, counted each time */
     uint64_t host_multiplied_bytes;
     double unhidden_wait_seconds; /* computation waited for a transfer, or for such products */

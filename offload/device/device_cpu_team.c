@@ -161,7 +161,7 @@ int spw_thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void
 }
 
 /* Worker 0 never stands aside. */
-static bool stands_aside(const struct spw_team *t, unsigned worker)
+static bool leaves_core(const struct spw_team *t, unsigned worker)
 {
     unsigned copies = atomic_load_explicit(&t->copies, memory_order_relaxed);
     return worker && copies && worker + copies >= t->cores;
@@ -170,7 +170,7 @@ static bool stands_aside(const struct spw_team *t, unsigned worker)
 /* Takes tasks one by one in rising order, so that neighbours in memory run at the same time. */
 static void take_tasks(struct spw_team *t, unsigned worker)
 {
-    while (!stands_aside(t, worker)) {
+    while (!leaves_core(t, worker)) {
         size_t task = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
         if (task >= t->n_tasks)
             return;
@@ -196,7 +196,7 @@ static void *worker_main(void *argument)
         /* Read before joining: if a job opens in between, the worker sees it twice, and never
          * misses it. */
         uint64_t seen = spw_counter_get(&t->jobs), copied = spw_counter_get(&t->copied);
-        if (stands_aside(t, w->index)) {
+        if (leaves_core(t, w->index)) {
             spw_counter_wait(&t->copied, copied + 1, 0); /* no spinning: the core is needed */
             continue;
         }

@@ -119,7 +119,7 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
         snprintf(out->files_why + n, sizeof out->files_why - n, "%s",
                  n_full(out) ? "done, as int8; options.kv bf16, f16 or f32 keeps all KV exact"
                              : "not done: no layer sees every key, and a window is kept exact");
-    out->tell_files = !o->kv && !o->precision;
+    out->notes_files = !o->kv && !o->precision;
 }
 
 static bool files_ask_for_quantized(const struct spw_model_config *c)

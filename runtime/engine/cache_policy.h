@@ -34,7 +34,7 @@ struct spw_cache_policy {
     /* Settings have names as in struct spw_error. */
     char kv_why[192], precision_why[192], tiers_why[192];
     char files_why[320]; /* what cache_implementation does; "": the files do not have it */
-    bool tell_files;     /* the files ask for a precision: every run notes it */
+    bool notes_files;    /* the files ask for a precision: every run notes this */
 };
 
 /* `compute` is not AUTO. -EINVAL: options contradict each other; the text names both. */

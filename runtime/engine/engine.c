@@ -221,7 +221,7 @@ static int begin(struct spw_engine *e, const char *model_dir, const struct spw_o
     SPW_TRY(spw_model_open(&e->model, model_dir, o, err));
     SPW_TRY(spw_engine_open_host_lane(e, o, err));
     SPW_TRY(begin_counts(e, o->expert_counts, err));
-    if (e->model.cache.tell_files)
+    if (e->model.cache.notes_files)
         spw_engine_add_note(e, "%s", e->model.cache.files_why);
     return 0;
 }

@@ -56,8 +56,9 @@ static void leave(struct run *x, struct tiles *t, uint32_t begin)
     t->disk_end = disk_end;
 }
 
-/* n slices read tiles [first, end) from lower tiers. */
-static void come_up(struct run *x, const struct tiles *t, uint64_t n, uint32_t first, uint32_t end)
+/* Counts the bytes of n slices that read tiles [first, end) from lower tiers. */
+static void count_loads(struct run *x, const struct tiles *t, uint64_t n, uint32_t first,
+                        uint32_t end)
 {
     const uint64_t from_disk = between(first, spw_min_u32(end, t->disk_end));
     const uint64_t up = between(first, end) - (x->plan->disk_to_device ? from_disk : 0);
@@ -65,10 +66,10 @@ static void come_up(struct run *x, const struct tiles *t, uint64_t n, uint32_t f
     x->moved[SPW_MOVED_DISK_TO_HOST] += n * from_disk * x->plan->tile_bytes;
 }
 
-/* Tiles from `begin` on come to the device. */
+/* Loads the tiles from `begin` on. */
 static void load(struct run *x, struct tiles *t, uint32_t begin)
 {
-    come_up(x, t, t->n_slices, begin, t->begin);
+    count_loads(x, t, t->n_slices, begin, t->begin);
     t->begin = spw_min_u32(begin, t->begin);
 }
 
@@ -78,7 +79,7 @@ static void drop(struct tiles *t, uint32_t first)
     t->begin = spw_max_u32(t->begin, t->first);
 }
 
-/* A pass through the layers of a kind. Where tiles are held, those of all chunks leave after the
+/* A pass through the layers of a kind. With holds_tiles the tiles of all chunks leave after the
  * last one. */
 static void pass_kind(struct run *x, struct tiles *t, const struct spw_pass_span *span)
 {
@@ -93,7 +94,7 @@ static void pass_kind(struct run *x, struct tiles *t, const struct spw_pass_span
             const struct spw_part_tiles part = spw_waterline_part(t->r, span, from, to);
             if (!placing) {
                 t->end = spw_waterline_end(t->r, to);
-                come_up(x, t, t->n_readers, part.first, part.begin);
+                count_loads(x, t, t->n_readers, part.first, part.begin);
             }
             if (placing == held) {
                 drop(t, spw_waterline_first_visible(t->r, to));

@@ -105,7 +105,8 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     return n;
 }
 
-static void hold_all(struct spw_residency *r, uint32_t tiles)
+/* Gives the layers so many tiles on the device, whatever passes. */
+static void set_on_device(struct spw_residency *r, uint32_t tiles)
 {
     r->resident = r->resident_pass = r->pass = tiles;
 }
@@ -114,7 +115,7 @@ static void hold_all(struct spw_residency *r, uint32_t tiles)
 static void start_residency(struct spw_plan *p, const struct spw_plan_need *need)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        hold_all(&p->residency[k], p->residency[k].window.tokens ? need->window_tiles : 0);
+        set_on_device(&p->residency[k], p->residency[k].window.tokens ? need->window_tiles : 0);
         p->residency[k].host = UINT32_MAX;
     }
 }
@@ -128,7 +129,7 @@ static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
     p->new_frames = (uint32_t)need->extra;
     p->retains = p->may_retain;
     if (frames >= need->all) {
-        hold_all(&p->residency[p->full_kind], p->max_tiles);
+        set_on_device(&p->residency[p->full_kind], p->max_tiles);
         return;
     }
     const struct spw_session_tiles t = spw_session_tiles(p, in->context);

@@ -8,7 +8,8 @@
 
 static const float never = -1e9F; /* is added to what must not be chosen */
 
-/* An answer that a search of one group has found, or may find; or one of a group. */
+/* An answer that the search has found. In a search without groups, `answers` has n_beams of them
+ * from the start, and those that are not finished have as good as no score. */
 struct answer {
     double score;
     bool is_finished;
@@ -179,7 +180,8 @@ static double length_factor(const struct spw_beams *s, uint64_t n)
     return pow((double)n, (double)s->o.length_penalty);
 }
 
-/* The length at which the best beam is compared with the answers. */
+/* The length at which the score of the best beam is compared with those of the answers, to see
+ * whether the beam can still become better: its own length n, or the longest possible one. */
 static uint64_t hoped_length(const struct spw_beams *s, uint64_t n)
 {
     return s->o.never_early && s->o.length_penalty > 0 ? s->o.most_tokens : n;
@@ -193,8 +195,8 @@ static bool all_finished(const struct spw_beams *s)
     return all;
 }
 
-/* The candidates that do not end, the best ones first; then those that do, as far as they are
- * needed: they have as good as no score. */
+/* The beams of the next step: the best candidates that do not end. If there are too few, candidates
+ * that end follow; their score becomes so low that nothing chooses them later. */
 static void choose_beams(struct spw_beams *s, uint32_t n_best)
 {
     uint32_t n = 0;
@@ -257,7 +259,7 @@ static void choose_answers(struct spw_beams *s, uint32_t n_best)
     s->next = answers;
 }
 
-/* Whether the best beam may become better than one of the answers. */
+/* Whether the best beam may still become better than the worst answer. */
 static bool may_improve(const struct spw_beams *s)
 {
     const double best = (double)(s->scores[0] / (float)length_factor(s, hoped_length(s, s->n)));
@@ -288,7 +290,7 @@ static int step_alone(struct spw_beams *s, const struct spw_beam_rows *rows)
 
 /* ---- diverse groups ---- */
 
-/* Adds an answer of `n` tokens of a run to the group's, of which the best ones stay. */
+/* Adds an answer, the first `n` tokens of a run, to those of the group, if it is among the best. */
 static void add_answer(struct spw_beams *s, uint32_t group, const int32_t *run, uint64_t n,
                        double score)
 {
@@ -348,7 +350,7 @@ static int compare_answers(const void *a, const void *b)
     return (x->score < y->score) - (x->score > y->score);
 }
 
-/* The beams of groups that have not ended are answers, too. */
+/* Makes answers of the beams of groups that have not ended, and sorts all answers. */
 static void finish_groups(struct spw_beams *s)
 {
     const uint32_t size = s->o.n_beams / s->o.n_groups;

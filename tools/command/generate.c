@@ -333,7 +333,7 @@ static int open_session(struct run *r)
         rc = spw_session_open(&r->session, r->engine, &err);
     if (rc)
         return cli_fail_error(rc, &err, true);
-    return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
+    return r->o->save ? cli_saved_open_file(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
 static int open_trace(struct run *r, struct spw_options *options)

@@ -53,7 +53,7 @@ static int hold_file(void)
 {
     const struct cli_options o = options_of(false);
     struct cli_input in = {.tokens = tokens, .n_tokens = N_PROMPT};
-    return cli_saved_hold(session, engine, &o, &in);
+    return cli_saved_open_file(session, engine, &o, &in);
 }
 
 static int write_file(void)

@@ -127,7 +127,7 @@ static void answer(void *context, struct serve_call *call, struct serve_reply *r
     snprintf(engines[i].script, sizeof engines[i].script, "%.*s", (int)call->body.n,
              call->body.n ? call->body.text : "");
     x->wish.stream = strncmp(engines[i].script, "start", 5) == 0;
-    serve_exchange_hold(x);
+    serve_exchange_get(x);
     expect(pthread_create(&engines[i].thread, NULL, run_engine, (void *)(intptr_t)i) == 0);
     reply->exchange = x;
 }

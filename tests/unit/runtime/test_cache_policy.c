@@ -36,7 +36,7 @@ static void test_layers(void)
     struct spw_cache_policy p = make(mixed, "", &none);
     const struct spw_cache_layers *f = &p.layers[SPW_LAYER_FULL], *s = &p.layers[SPW_LAYER_SLIDING];
     CHECK(f->n_layers == 1 && f->window == 0 && s->n_layers == 3 && s->window == 24);
-    CHECK(strstr(s->why, "the rule of qwen2 models") && !*p.files_why && !p.tell_files);
+    CHECK(strstr(s->why, "the rule of qwen2 models") && !*p.files_why && !p.notes_files);
     struct spw_model_config c = model(mixed, "");
     struct spw_error err = {0};
     c.kinds_listed = true;
@@ -51,13 +51,13 @@ static void test_precision(void)
     struct spw_cache_policy p = make(full, "", &o);
     CHECK(p.kv == SPW_DTYPE_BF16 && strstr(p.kv_why, "options.kv is not given"));
     p = make(full, "quantized", &o);
-    CHECK(p.kv == SPW_DTYPE_BF16 && p.tell_files);
+    CHECK(p.kv == SPW_DTYPE_BF16 && p.notes_files);
     CHECK_MSG(strstr(p.files_why, "generation_config.json asks for \"quantized\": done, as int8") &&
                   strstr(p.files_why, "bf16"),
               "%s", p.files_why);
     o.kv = SPW_DTYPE_F16; /* the user's option wins, and needs no note */
     p = make(full, "quantized", &o);
-    CHECK(p.kv == SPW_DTYPE_F16 && !p.tell_files && strstr(p.kv_why, "options.kv asks"));
+    CHECK(p.kv == SPW_DTYPE_F16 && !p.notes_files && strstr(p.kv_why, "options.kv asks"));
     CHECK_MSG(strstr(p.files_why, "overruled: options.kv asks for f16"), "%s", p.files_why);
 }
 
@@ -76,7 +76,7 @@ static void test_words(void)
                                 q = make(cases[i].kinds, "", &o);
         CHECK_MSG(strstr(p.files_why, "no effect: the layers decide"), "%s: %s", cases[i].asked,
                   p.files_why);
-        CHECK(!memcmp(p.layers, q.layers, sizeof p.layers) && p.kv == q.kv && !p.tell_files);
+        CHECK(!memcmp(p.layers, q.layers, sizeof p.layers) && p.kv == q.kv && !p.notes_files);
         CHECK(p.host == q.host && p.disk == q.disk);
     }
     struct spw_model_config c = model(full, "hybrid");

@@ -372,8 +372,8 @@ static bool is_resumed(const struct cli_options *o)
            spw_is_same_file(&save, &resume);
 }
 
-int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
-                   const struct cli_options *o, const struct cli_input *in)
+int cli_saved_open_file(struct spw_session *session, const struct spw_engine *e,
+                        const struct cli_options *o, const struct cli_input *in)
 {
     struct spw_error err = {0};
     int rc = spw_session_save_to(session, o->save, &err);

@@ -31,8 +31,8 @@ int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const stru
 
 /* Opens the file of --save for the session, before anything is computed. Refuses a file that
  * another process uses or that has another run. `in` is the input of the run. */
-int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
-                   const struct cli_options *o, const struct cli_input *in);
+int cli_saved_open_file(struct spw_session *session, const struct spw_engine *e,
+                        const struct cli_options *o, const struct cli_input *in);
 
 /* The progress of a run. */
 struct cli_progress_made {

@@ -95,8 +95,9 @@ static int submit_choice(struct run *r, struct running *of, struct spw_error *er
     return rc;
 }
 
-/* Forgets the item's requests, and that it runs. The caller has the item. */
-static struct request *let_go(struct run *r, struct running *of)
+/* Cancels the item's requests and removes the item from those that run. The caller owns the item
+ * then. */
+static struct request *detach(struct run *r, struct running *of)
 {
     struct request *x = of->item;
     struct spw_result ignored;
@@ -139,7 +140,7 @@ static int submit_next(struct run *r, struct running *of, struct spw_error *err)
         return rc;
     struct request_refusal why;
     request_refuse(&why, 400, NULL, NULL, "%s", err->text);
-    r->code = refuse(r, let_go(r, of), &why);
+    r->code = refuse(r, detach(r, of), &why);
     return r->code ? -ECANCELED : 0;
 }
 
@@ -390,7 +391,7 @@ static int submit_some(void *context, struct spw_error *err)
 /* `why` NULL: the item has its answers. */
 static int end_item(struct run *r, struct running *of, const struct request_refusal *why)
 {
-    struct request *x = let_go(r, of);
+    struct request *x = detach(r, of);
     if (!why) {
         note_moved(r, x, false);
         int code = r->source->answered(r->source->context, x);
@@ -452,7 +453,7 @@ static int end_early(struct run *r)
     for (size_t i = 0; i < r->n_asked && cli_now_seconds() - start < PUBLISH_SECONDS; i++)
         spw_batch_publish(r->e.batch, r->asked[i].id);
     while (r->n_items)
-        free_item(let_go(r, r->items[0]));
+        free_item(detach(r, r->items[0]));
     return code;
 }
 

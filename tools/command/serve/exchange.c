@@ -31,7 +31,7 @@ struct serve_exchange *serve_exchange_open(const struct serve_protocol *protocol
         return NULL;
     x->protocol = protocol;
     x->arrived = cli_now_seconds();
-    x->n_holders = 1;
+    x->n_refs = 1;
     x->status = 200;
     pthread_mutex_init(&x->mutex, NULL);
     pthread_condattr_init(&clock);
@@ -41,10 +41,10 @@ struct serve_exchange *serve_exchange_open(const struct serve_protocol *protocol
     return x;
 }
 
-void serve_exchange_hold(struct serve_exchange *x)
+void serve_exchange_get(struct serve_exchange *x)
 {
     pthread_mutex_lock(&x->mutex);
-    x->n_holders++;
+    x->n_refs++;
     pthread_mutex_unlock(&x->mutex);
 }
 
@@ -53,7 +53,7 @@ void serve_exchange_put(struct serve_exchange *x)
     if (!x)
         return;
     pthread_mutex_lock(&x->mutex);
-    const bool is_last = --x->n_holders == 0;
+    const bool is_last = --x->n_refs == 0;
     pthread_mutex_unlock(&x->mutex);
     if (!is_last)
         return;

@@ -27,7 +27,7 @@ struct serve_exchange {
     /* Both sides, under `mutex`: */
     pthread_mutex_t mutex;
     pthread_cond_t changed;  /* `started`, `ended` or `out` */
-    unsigned n_holders;      /* sides that have not put it */
+    unsigned n_refs;         /* sides that have a reference */
     bool gone;               /* the client has left: the engine's side ends the request */
     bool started;            /* `status` is known; an answer of 200 that streams may be sent */
     bool ended;              /* `out` is complete, and `logits_hash` is valid */
@@ -38,11 +38,12 @@ struct serve_exchange {
     size_t n_taken, largest; /* largest: bytes that one call has added */
 };
 
-/* The caller holds it. NULL: out of memory. `protocol` may be NULL until it is read. */
+/* The caller has the first reference. NULL: out of memory. `protocol` may be NULL until it is read.
+ */
 struct serve_exchange *serve_exchange_open(const struct serve_protocol *protocol);
-/* One more holder: its side puts it. */
-void serve_exchange_hold(struct serve_exchange *x);
-/* The last holder frees it. NULL is fine. */
+/* Takes one more reference, which must be put. */
+void serve_exchange_get(struct serve_exchange *x);
+/* Gives a reference back; the last one frees the exchange. NULL is fine. */
 void serve_exchange_put(struct serve_exchange *x);
 
 /* ---- the HTTP side ---- */

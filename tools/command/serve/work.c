@@ -35,7 +35,7 @@ int serve_work_submit(struct serve_work *w, struct serve_exchange *x)
     const int rc = atomic_load(&w->is_stopped) ? -ESHUTDOWN : is_full ? -EBUSY : 0;
     w->counters.n_refused += is_full;
     if (!rc) {
-        serve_exchange_hold(x);
+        serve_exchange_get(x);
         w->queue[w->n_queue++] = x;
         w->n_queued += n;
     }
@@ -81,7 +81,7 @@ static struct serve_exchange *take_queued(struct serve_work *w)
         x = w->queue[0];
         w->n_queued -= (uint32_t)serve_n_choices(&x->answer);
         w->n_waiting +=
-            (uint32_t)serve_n_choices(&x->answer); /* until serve_active_tell has seen it run */
+            (uint32_t)serve_n_choices(&x->answer); /* until serve_active_report has seen it run */
         memmove(w->queue, w->queue + 1, --w->n_queue * sizeof(struct serve_exchange *));
     }
     pthread_mutex_unlock(&w->mutex);
@@ -93,7 +93,7 @@ static struct serve_exchange *take_queued(struct serve_work *w)
 static void on_progress(void *context, const struct spw_progress *p)
 {
     struct serve_work *w = context;
-    serve_active_tell(w, p);
+    serve_active_report(w, p);
     if (serve_pace_is_late(&w->pace, cli_now_seconds()))
         serve_work_wake(w);
 }
@@ -194,7 +194,7 @@ static void refuse_rest(struct serve_work *w, bool all, const struct request_ref
         for (size_t k = 0; k < a->n; k++)
             runs |= !a->asks[k].id || spw_batch_runs(w->e.batch, a->asks[k].id);
         if (all || !runs)
-            serve_work_refuse(serve_active_let_go(w, a), why, 0);
+            serve_work_refuse(serve_active_detach(w, a), why, 0);
     }
 }
 
@@ -269,7 +269,7 @@ static int turn(struct serve_work *w, struct spw_error *err)
     enum { IDLE_MILLISECONDS = 1000 };
     struct serve_exchange *x;
     serve_active_sweep(w);
-    serve_active_tell(w, NULL);
+    serve_active_report(w, NULL);
     show_counters(w);
     spw_batch_wait(w->e.batch, spw_batch_is_idle(w->e.batch) ? IDLE_MILLISECONDS : 0);
     if (atomic_load(&w->is_stopped) && w->stops_at <= 0) {

@@ -105,7 +105,7 @@ static int submit(struct serve_work *w, struct serve_active *a, struct request_r
     return 0;
 }
 
-struct serve_exchange *serve_active_let_go(struct serve_work *w, struct serve_active *a)
+struct serve_exchange *serve_active_detach(struct serve_work *w, struct serve_active *a)
 {
     struct serve_exchange *x = a->x;
     struct spw_result ignored;
@@ -137,9 +137,9 @@ void serve_active_begin(struct serve_work *w, struct serve_exchange *x)
         return;
     }
     struct serve_active *a = &w->active[w->n_active++];
-    *a = (struct serve_active){.x = x, .asks = asks, .n = n, .told = cli_now_seconds()};
+    *a = (struct serve_active){.x = x, .asks = asks, .n = n, .reported_at = cli_now_seconds()};
     if (submit(w, a, &why)) {
-        serve_work_refuse(serve_active_let_go(w, a), &why, 0);
+        serve_work_refuse(serve_active_detach(w, a), &why, 0);
         return;
     }
     if (x->wish.stream) {
@@ -170,7 +170,7 @@ static void end_exchange(struct serve_work *w, struct serve_active *a)
     w->counters.n_ended++;
     w->counters.answer_seconds += now - x->arrived;
     serve_exchange_end(x, r->logits_hash);
-    serve_exchange_put(serve_active_let_go(w, a));
+    serve_exchange_put(serve_active_detach(w, a));
 }
 
 void serve_active_sweep(struct serve_work *w)
@@ -180,12 +180,12 @@ void serve_active_sweep(struct serve_work *w)
         const struct request_refusal why = a->why;
         if (!a->fails && !serve_exchange_is_gone(a->x))
             continue;
-        const bool is_told = a->fails && why.status;
-        count_end(w, is_told ? SERVE_ENDED_ERROR : SERVE_ENDED_ABORT);
-        w->counters.n_failed += is_told;
-        w->counters.n_gone += !is_told;
-        struct serve_exchange *x = serve_active_let_go(w, a);
-        if (is_told)
+        const bool gets_error = a->fails && why.status;
+        count_end(w, gets_error ? SERVE_ENDED_ERROR : SERVE_ENDED_ABORT);
+        w->counters.n_failed += gets_error;
+        w->counters.n_gone += !gets_error;
+        struct serve_exchange *x = serve_active_detach(w, a);
+        if (gets_error)
             serve_exchange_refuse(x, &why, 0);
         serve_exchange_put(x);
     }
@@ -280,8 +280,8 @@ static size_t find_reading(const struct serve_active *a)
     return i;
 }
 
-static void tell(struct serve_work *w, struct serve_active *a, uint32_t n_before,
-                 const struct spw_progress *p)
+static void report(struct serve_work *w, struct serve_active *a, uint32_t n_before,
+                   const struct spw_progress *p)
 {
     const size_t choice = find_reading(a);
     const struct request *x = &a->x->request;
@@ -306,7 +306,7 @@ static void count_choices(struct serve_work *w, const struct serve_active *a, ui
             ++*(spw_batch_runs(w->e.batch, a->asks[i].id) ? n_running : n_waiting);
 }
 
-void serve_active_tell(struct serve_work *w, const struct spw_progress *p)
+void serve_active_report(struct serve_work *w, const struct spw_progress *p)
 {
     const double now = cli_now_seconds();
     uint32_t n_before = 0, n_waiting = 0, n_running = 0;
@@ -320,10 +320,10 @@ void serve_active_tell(struct serve_work *w, const struct spw_progress *p)
             observe(w, SERVE_QUEUED, now - a->x->arrived);
         }
         n_before += !runs;
-        if (now - a->told < PROGRESS_SECONDS)
+        if (now - a->reported_at < PROGRESS_SECONDS)
             continue;
-        a->told = now;
-        tell(w, a, runs ? 0 : n_before, p);
+        a->reported_at = now;
+        report(w, a, runs ? 0 : n_before, p);
     }
     pthread_mutex_lock(&w->mutex);
     w->n_waiting = n_waiting;

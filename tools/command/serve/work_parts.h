@@ -27,7 +27,7 @@ struct serve_active {
     struct serve_ask *asks;   /* owned, [n] */
     size_t n, n_ended;
     double started, first;      /* when it got a place, and its first token; 0: not yet */
-    double told;                /* when it heard of its progress */
+    double reported_at;         /* when its client got its latest progress */
     uint64_t read_before;       /* tokens of prompts that had been read when it started */
     bool fails;                 /* its answer cannot be written */
     struct request_refusal why; /* status 0: nobody is there to read it */
@@ -68,11 +68,13 @@ void serve_work_refuse(struct serve_exchange *x, const struct request_refusal *w
                        uint32_t retry_after);
 /* Takes the exchange: its requests go to the batch, or it is refused. */
 void serve_active_begin(struct serve_work *w, struct serve_exchange *x);
-/* The requests leave the batch. The caller has the exchange. */
-struct serve_exchange *serve_active_let_go(struct serve_work *w, struct serve_active *a);
+/* Cancels the requests of the exchange and removes it from the active ones. The caller owns the
+ * exchange then. */
+struct serve_exchange *serve_active_detach(struct serve_work *w, struct serve_active *a);
 void serve_active_event(struct serve_work *w, const struct spw_event *e);
-/* Tells each exchange once a second how far its prompt is. Also called inside of a step. */
-void serve_active_tell(struct serve_work *w, const struct spw_progress *p);
+/* Reports to each exchange, once a second, how much of its prompt is computed. Is also called
+ * inside a step. */
+void serve_active_report(struct serve_work *w, const struct spw_progress *p);
 /* Ends the exchanges whose client has left, and those that cannot be answered. */
 void serve_active_sweep(struct serve_work *w);
 
