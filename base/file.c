@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +40,63 @@ int spw_file_open(const char *path, uint64_t *bytes, struct spw_error *err)
     }
     *bytes = (uint64_t)info.st_size;
     return fd;
+}
+
+bool spw_file_is_named(int fd, const char *path)
+{
+    struct stat st, named;
+    return !fstat(fd, &st) && !lstat(path, &named) && spw_is_same_file(&st, &named);
+}
+
+/* -EAGAIN: another process has made or removed it meanwhile. */
+static int open_or_make(const char *path, bool *made, struct spw_error *err)
+{
+    const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW;
+    struct stat st;
+    int fd = open(path, flags | O_CREAT | O_EXCL, 0600);
+    *made = fd >= 0;
+    if (fd < 0 && errno == EEXIST) {
+        fd = open(path, flags);
+        if (fd < 0 && errno == ENOENT)
+            return -EAGAIN;
+    }
+    if (fd >= 0)
+        return fd;
+    const int rc = -errno;
+    if (rc == -ELOOP && !lstat(path, &st))
+        SPW_TRY(spw_check_replaceable(&st, path, err));
+    return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
+}
+
+/* -EAGAIN: another file got the name before the lock. */
+static int check_and_lock(int fd, const char *path, struct spw_error *err)
+{
+    struct stat st;
+    if (fstat(fd, &st))
+        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    SPW_TRY(spw_check_replaceable(&st, path, err));
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return spw_file_is_named(fd, path) ? 0 : -EAGAIN;
+    return errno == EWOULDBLOCK ? -EBUSY : spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+}
+
+int spw_file_open_locked(int *fd, const char *path, bool *made, struct spw_error *err)
+{
+    enum { TRIES = 10 };
+    int rc = -EAGAIN;
+    *fd = -1;
+    for (int i = 0; i < TRIES && rc == -EAGAIN; i++) {
+        const int opened = open_or_make(path, made, err);
+        rc = opened < 0 ? opened : check_and_lock(opened, path, err);
+        if (!rc)
+            *fd = opened;
+        else if (opened >= 0)
+            close(opened);
+    }
+    *made &= !rc; /* else it is another process's by now */
+    return rc == -EAGAIN
+               ? spw_fail(err, -EBUSY, "%s: other processes keep replacing this file", path)
+               : rc;
 }
 
 int spw_read_at(int fd, void *to, size_t bytes, uint64_t at, size_t *n)

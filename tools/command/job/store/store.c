@@ -80,12 +80,12 @@ static int sync_log(const struct job_log *l)
 static int write_texts(struct job_store *s, const char **path)
 {
     *path = s->state.path;
-    SPW_TRY(job_log_check(&s->state, s->state.end, false));
+    SPW_TRY(job_log_check(&s->state, s->state.end));
     SPW_TRY(sync_log(&s->state));
     for (int i = 0; i < JOB_N_OUTS; i++) {
         struct job_log *out = &s->outs[i];
         *path = out->path;
-        SPW_TRY(job_log_check(out, out->end, false));
+        SPW_TRY(job_log_check(out, out->end));
         if (!s->texts[i].n)
             continue;
         SPW_TRY(job_log_append(out, s->texts[i].text, s->texts[i].n));

@@ -29,9 +29,9 @@ void job_log_close(struct job_log *l);
 int job_log_cut(struct job_log *l, uint64_t end);
 /* Appends lines, all of them or nothing. `bytes`: with the last newline. */
 int job_log_append(struct job_log *l, const char *text, size_t bytes);
-/* -ESTALE: another program has deleted, replaced, cut or lengthened the file since. `end`: the file
- * ends there; `grows`: or behind it. */
-int job_log_check(const struct job_log *l, uint64_t end, bool grows);
+/* -ESTALE: another program has deleted or replaced the file, or it does not end at `end` any more.
+ */
+int job_log_check(const struct job_log *l, uint64_t end);
 
 /* ---- what a job knows of its items, by the hash of an item's key: store_table.c ---- */
 
