@@ -107,7 +107,9 @@ static bool predict(struct prediction *out, const struct cli_options *o,
 
 static enum spw_drafts planned_drafts(const struct cli_options *o)
 {
-    return o->drafts ? o->drafts : o->n_drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
+    if (o->drafts)
+        return (enum spw_drafts)o->drafts;
+    return o->n_drafts ? SPW_DRAFTS_TEXT : SPW_DRAFTS_OFF;
 }
 
 /* As spw_result.step_rows: each step after the first has n drafts, each of which stays with these
