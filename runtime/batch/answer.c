@@ -16,7 +16,7 @@ static size_t character_bytes(const char *text, size_t bytes)
     return n;
 }
 
-/* Takes text that is final, and leaves out what an earlier batch has handed over. */
+/* Adds final text to the answer, without the text that an earlier batch has handed over. */
 static int emit_text(void *context, const char *text, size_t bytes)
 {
     struct spw_answer *a = context;
@@ -62,7 +62,8 @@ static bool is_end(const struct spw_answer *a, int32_t token)
 
 /* ---- the grammar ---- */
 
-/* Bytes of the answer before the grammar begins. */
+/* Adds bytes of an answer in which the grammar has not begun, and looks for the mark after which it
+ * begins. */
 static int push_before(struct spw_answer *a, const char *bytes, size_t n)
 {
     const char *mark = a->request.grammar_after;
@@ -78,7 +79,8 @@ static int push_before(struct spw_answer *a, const char *bytes, size_t n)
     return 0;
 }
 
-/* What does not fit the grammar leaves nothing that may follow: spw_answer_allow says so. */
+/* Adds a token to the grammar's state. A token that does not fit is no failure here: then no token
+ * may follow, which spw_answer_allow reports. */
 static int push_grammar(struct spw_answer *a, int32_t token)
 {
     char *bytes;
@@ -156,9 +158,9 @@ static int push_prompt(struct spw_answer *a)
     return 0;
 }
 
-/* The detokenizer reads the prompt too: whether a token begins with a space, and which character
- * its bytes complete, is known only from what stands before it. What it holds back at the prompt's
- * end (a line break in bytes, say) comes out with the first new text; finish shows what that is. */
+/* The detokenizer reads the prompt, too: whether a token begins with a space, and which character
+ * its bytes complete, depends on the tokens before it. The last bytes of the prompt (for example
+ * half a character) come out with the first new text. Finish shows what these bytes are. */
 static int open_text(struct spw_answer *a, const struct spw_request *r,
                      const struct spw_tokenizer *tokenizer, struct spw_error *err)
 {

@@ -1,5 +1,5 @@
-/* One request and what became of it so far: its tokens, its text, its result. It knows nothing of
- * sessions and steps (batch.c does).
+/* One request and its answer so far: tokens, text, result. Sessions and steps are not known here
+ * (batch.c).
  *
  *   token -> spw_answer_push -> detokenizer -> stop strings -> text that is final
  *
@@ -25,16 +25,18 @@ struct spw_answer {
     struct spw_result result;
     const struct spw_model_config *config; /* borrowed */
     struct spw_detokenizer *detokenizer;   /* NULL: nobody wants text */
-    char *prompt_end; /* what the detokenizer held back at the prompt's end: not new text */
+    /* The last bytes of the prompt's text, which the detokenizer gives with the first new text:
+     * they are left out. [n_prompt_end]; n_skipped of them were left out already. */
+    char *prompt_end;
     size_t n_prompt_end, n_skipped;
-    uint64_t n_text_left; /* of n_text_given: bytes that are still to be passed over */
+    uint64_t n_text_left; /* bytes of request.n_text_given that are still to be left out */
     struct spw_stop *stop;
     const struct spw_tokenizer *tokenizer; /* borrowed */
     struct spw_grammar_run *grammar;       /* NULL: any text */
     uint64_t *allowed;  /* [vocab] bits, owned: those of the grammar, and end tokens */
     int grammar_rc;     /* why no token may follow; 0 */
-    bool is_in_grammar; /* the answer has come to the text of the grammar */
-    char latest[64];    /* [n_latest]: bytes of the answer, until then */
+    bool is_in_grammar; /* the answer has had request.grammar_after: now the grammar counts */
+    char latest[64];    /* [n_latest]: the newest bytes of the answer before that */
     size_t n_latest;
     struct spw_text text; /* final, and not reported yet */
 };
@@ -55,8 +57,8 @@ void spw_answer_allow(struct spw_answer *a);
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* The answer consists of these tokens alone; nothing was computed for it. -ENOMEM. */
 int spw_answer_replace(struct spw_answer *a, const int32_t *tokens, size_t n);
-/* No more tokens come: text that was held back becomes final, which may complete a stop string even
- * now: result.finish says so then. Not if a later batch continues the answer. */
+/* No more tokens come: the text that was not final yet becomes final, unless a later batch
+ * continues the answer. If this completes a stop string, result.finish says so. */
 int spw_answer_end(struct spw_answer *a);
 /* Whether the first step needs more logits than those that the first new token is picked from. */
 static inline bool spw_answer_is_scored(const struct spw_answer *a)

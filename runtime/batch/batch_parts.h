@@ -277,50 +277,56 @@ uint32_t spw_batch_likely_drafts(const struct spw_batch_entry *x, uint32_t most)
 /* The MTP layer fills in its drafts of the first n requests that step. After a failure these may
  * have drafts that nobody has filled in. */
 int spw_batch_fill_drafts(struct spw_batch *b, uint32_t n);
-/* The row of logits [vocab] that x is decided by. NULL: nothing is computed. */
+/* The row of logits [vocab] from which the next token of x is picked. NULL: in a dry run. */
 const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_entry *x);
-/* `token` is decided to be the next one. Whether it is the next draft, so that another row of the
- * same step follows. */
+/* The next token of x is `token`. Returns whether it is the next draft, too: then the next row of
+ * the same step picks another token. */
 bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
-/* The step of n spans has failed: the spans have no drafts any more. */
+/* The step of n spans has failed: takes the drafts off the spans. */
 void spw_batch_drop_drafts(struct spw_batch *b, uint32_t n);
-/* The step is over for x: its session gives the drafts back that were not taken. */
+/* The step is over for x: cuts the rejected drafts off its session. */
 int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
 /* A step of n spans has taken so many seconds, and computed so many tokens of prompts. */
 void spw_batch_note_costs(struct spw_batch *b, uint32_t n, uint64_t n_prompt, double seconds);
 
-/* What the open sessions of the batch take. */
+/* What the batch's sessions need, and how many more can be opened. */
 struct spw_batch_room {
     uint64_t tiles; /* of all open sessions */
     int64_t n_free; /* sessions that can still be opened */
 };
 
-/* batch_sessions.c. The tiles and sessions of the batch, once requests that start have a session,
- * and those of requests that have ended are closed; or, with `all`, are still open. */
+/* ---- batch_sessions.c ---- */
+
+/* Counts as if each running request had its session already, and as if the sessions of ended
+ * requests were closed; with `all`, these are still open. */
 struct spw_batch_room spw_batch_count_room(struct spw_batch *b, bool all);
-/* The running request in this place needs a session for the next step. */
+/* Whether the running request in this place needs a session for the next step. */
 bool spw_batch_needs_session(const struct spw_batch *b, uint32_t place);
 /* Whether the request shares its prompt with no other session: all logits of the prompt are wanted,
  * or its keys have rope frequencies of their own. */
 bool spw_batch_is_private(const struct spw_batch *b, const struct spw_batch_entry *x);
-/* Whether nobody can begin with the session's tokens: each length has a rope table of its own, or
- * older tokens were computed with another precision. */
+/* Whether no other request can begin with the session's tokens: its length has a rope table of its
+ * own, or its older tokens were computed with another precision. */
 bool spw_session_is_private(const struct spw_session *s);
-/* Tiles of the running request's prompt that its session, which is not open yet, will share with
- * that of another running request. */
+/* How many tiles of its prompt the running request in this place, which has no session yet, will
+ * share with another running request. */
 uint64_t spw_batch_shared_tiles(struct spw_batch *b, uint32_t place);
 
-/* batch_keep.c, if the batch keeps sessions of requests that have ended. Requests that start get
- * them, or forks of them. */
+/* ---- batch_keep.c: only if the batch keeps sessions of ended requests ---- */
+
+/* Requests that start get kept sessions, or forks of them. */
 void spw_batch_reuse_kept(struct spw_batch *b);
-/* Closes as many as the running requests leave no room for. */
+/* Closes kept sessions until those that are left have room beside the running requests. */
 void spw_batch_evict_kept(struct spw_batch *b);
-/* An ended session has become free: keeps no more room than its tokens need. */
+/* Keeps an ended session that has become free. From now on it has only the room that its tokens
+ * need. */
 void spw_batch_keep_session(struct spw_batch *b, struct spw_ended_session *x);
+
+/* ---- batch_sessions.c ---- */
 
 /* As in struct spw_batch_hooks. */
 void spw_batch_make_room(struct spw_batch *b);
-/* batch_sessions.c. Whether a request waits. */
+/* Whether a request waits. */
 bool spw_batch_any_waits(struct spw_batch *b);
 /* Starts requests that wait, as many as there are places, and opens their sessions. Sessions of
  * requests that ended before this step are closed then. */

@@ -1,6 +1,7 @@
-/* Stop strings in text that arrives in pieces: what is final is handed on, what may still become a
- * stop string is held back, and the text ends before the first stop string that is complete (of
- * those complete at the same byte, the longest). How the text was cut into pieces does not show.
+/* Stop strings in text that arrives in pieces. Text that is final is emitted; text that may still
+ * become a stop string waits. The text ends before the first stop string that is complete; if
+ * several are complete at the same byte, before the longest one. The result does not depend on how
+ * the text was cut into pieces.
  *
  * spw_stop owns copies of the strings. open fails with -EINVAL for an empty string and -ENOMEM;
  * push and finish allocate nothing and return what `emit` returned (0 or negative). When text and
@@ -20,7 +21,7 @@ void spw_stop_close(struct spw_stop *s);
 int spw_stop_push(struct spw_stop *s, const char *text, size_t bytes,
                   int (*emit)(void *context, const char *text, size_t bytes), void *context);
 bool spw_stop_found(const struct spw_stop *s);
-/* No more text comes: what was held back is final. */
+/* No more text comes: the text that has waited is final. */
 int spw_stop_finish(struct spw_stop *s, int (*emit)(void *context, const char *text, size_t bytes),
                     void *context);
 
