@@ -30,8 +30,8 @@
 #                     spillway_late. Its kernels write late: a kernel that starts too early changes
 #                     the answer
 #
-#     --rings DIR     with --pack: adds the gpu_codes of a build with
-#                     -DCMAKE_CUDA_FLAGS=-DSPW_CODES_RING_BYTES=12272 as gpu_codes_rings. It prints the speed of
+#     --rings DIR     with --pack: adds the gpu_products of a build with
+#                     -DCMAKE_CUDA_FLAGS=-DSPW_CODES_RING_BYTES=12272 as gpu_products_rings. It prints the speed of
 #                     quantized weights with twice the stages and half the blocks on a multiprocessor
 #
 #     cmake --preset release -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHITECTURES=90-real
@@ -153,7 +153,7 @@ pack_into() { # DIR
         fi
     done
     [ -z "$late" ] || strip -o "$1/spillway_late" "$late/spillway" || return
-    [ -z "$rings" ] || strip -o "$1/gpu_codes_rings" "$rings/gpu_codes" || return
+    [ -z "$rings" ] || strip -o "$1/gpu_products_rings" "$rings/gpu_products" || return
     ldd "$1"/spillway "$1"/gpu_hog | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so' | xargs -r cp -L -t "$1/lib"
     tar -c "$1" | xz -T1 --lzma2=preset=6,dict=128MiB >"${1%/}.tar.xz" && du -sh "$1" "${1%/}.tar.xz"
@@ -408,7 +408,7 @@ sanitize() {
     fi
     head -n 300 "$out/ids.txt" >"$out/few_ids.txt"
     for tool in memcheck racecheck synccheck; do
-        for test in gpu_codes gpu_experts gpu_rows gpu_attention; do
+        for test in gpu_products gpu_ops_codes gpu_ops_experts gpu_ops_rows gpu_ops_rope_append gpu_ops_attention; do
             [ ! -x "$build/$test" ] || check "${tool}_$test" 60 "$sanitizer" --tool $tool --error-exitcode 9 "$build/$test"
         done
     done
@@ -496,13 +496,13 @@ run_test() { # NAME SECONDS
 tests_done=(gpu_hog)
 if wanted contact; then
     check self_test 30 "$spillway" inspect --self-test --device cuda
-    for test in gpu_device gpu_linear gpu_codes gpu_codes_rings gpu_first_contact; do
+    for test in gpu_device gpu_ops_linear gpu_ops_codes gpu_products gpu_products_rings gpu_first_contact; do
         run_test $test 25
     done
 fi
 ! wanted sanitize || sanitize
 if wanted tests; then # first what tells most
-    for test in gpu_device gpu_linear gpu_codes gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_card; do
+    for test in gpu_device gpu_ops_linear gpu_ops_codes gpu_products gpu_first_contact gpu_ops_rows gpu_ops_rope_append gpu_codec gpu_ops_attention gpu_goldens gpu_card; do
         run_test $test 60
     done
     all_launch_orders

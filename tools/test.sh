@@ -59,7 +59,7 @@ full_debug+='|set_aside|shared_prompts|shares|splits|stored_weights|summarize_pl
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
 never_tsan='check_.*|jinja_differential|json_schemas|tokenizer_property|test_(config|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
-never_tsan+='|test_ops_(attention|rows)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows|self_test)'
+never_tsan+='|test_ops_(attention|rows)|test_cuda_(codec|ops_attention|ops_chosen|ops_codes|ops_linear|ops_rows|products|refused|self_test)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan)|test_.*_command|test_tokenizer_.*'
 never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan|weight_sums)'
 never_tsan+='|test_(blocks|cache_policy|chat_history|convert|cut|divergence|documents|errors|expert_profile|expert_replay'
@@ -68,7 +68,7 @@ never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reason
 never_tsan+='|summarize_plan|summarize_kills|topology|types|waterline)|openai_records|serve_answers|gguf_models|special_tokens' # the threads of test_summarize
 # An engine has threads of the device, of copies, of I/O and of kernels. test_engine and test_batch start all of these.
 # They also interrupt steps, save and fork sessions. The tests of this list start the same threads.
-full_tsan='test_(checkpoints|cuda_state|ops_state|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card|cuda_experts'
+full_tsan='test_(checkpoints|cuda_ops_experts|cuda_ops_rope_append|cuda_ops_state|ops_state|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card'
 full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|io_rules|memory_group|memory_limit'
 full_tsan+='|mutated_folders|ops_codes|ops_experts|ops_rope_append|power_loss|quantized_weights|replan|save|session'
 full_tsan+='|set_aside|shared_disk|shared_prompts|shares|store|stored_weights|summarize|traffic|weight_sums|weights)'

@@ -132,7 +132,7 @@ static double error_of(float sum, int m, int n)
 
 static bool check_mma(void)
 {
-    const double bound = (PRODUCTS * K + 10) * 0x1p-23; /* as tests/cuda/test_cuda_linear.c */
+    const double bound = (PRODUCTS * K + 10) * 0x1p-23; /* as test_ops_linear.c */
     int row[2][M], column[2][N], differ = 0;
     float out[2][M * N];
     srand(7);

@@ -13,6 +13,7 @@
 #include "quant/types.h"
 #include "tests/unit/kernels/attention_reference.h"
 #include "tests/unit/kernels/codec_reference.h"
+#include "tests/unit/kernels/ops_each.h"
 
 enum { PROBLEM_TILES = 19, PROBLEM_DIM = 512, PROBLEM_HEADS = 70 };
 
@@ -139,7 +140,7 @@ struct way {
     size_t rows;   /* in a call */
     size_t splits; /* in a call */
     bool split_states;
-    const struct spw_cpu_kernels *table; /* NULL: the GPU's kernels */
+    const struct spw_cpu_kernels *table;
     enum each_order order;
     char *y; /* of all rows, from their last calls; or NULL */
 };
@@ -192,9 +193,8 @@ static inline void problem_check_way(const struct problem *p, const float *state
 {
     float *other = problem_run(p, way);
     CHECK_MSG(!memcmp(state, other, problem_state_floats(p) * sizeof(float)),
-              "%s %s: %zu rows, %zu splits a call, split_states %d, order %d",
-              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
-              way.splits, way.split_states, (int)way.order);
+              "%s %s: %zu rows, %zu splits a call, split_states %d, order %d", each_name(way.table),
+              problem_text(p), way.rows, way.splits, way.split_states, (int)way.order);
     free(other);
 }
 
@@ -212,7 +212,7 @@ static inline void problem_check_extra(const struct problem *p, const float *sta
     free(problem_run(&with, way));
     for (size_t i = 0; i < p->a.rows * p->a.n_heads * d; i++) {
         const float *item = state + i / d * (d + 2);
-        double top = (double)item[d] * (way.table ? 1 : log(2));
+        double top = (double)item[d] * (EACH_GPU ? log(2) : 1);
         double extra = exp((double)with.extra_logits[i / d % p->a.n_heads] - top);
         double want = (double)item[i % d] / ((double)item[d + 1] + extra);
         double slack = 1e-5 * fabs(want) + 1e-30 + each_ulp(want, p->a.dtype);
@@ -222,9 +222,8 @@ static inline void problem_check_extra(const struct problem *p, const float *sta
     whole.y = poisoned(problem_y_bytes(p));
     free(problem_run(&with, whole));
     CHECK_MSG(!n_wrong && !memcmp(way.y, whole.y, problem_y_bytes(p)),
-              "%s %s: extra logits: %zu of %zu values wrong",
-              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), n_wrong,
-              p->a.rows * p->a.n_heads * d);
+              "%s %s: extra logits: %zu of %zu values wrong", each_name(way.table), problem_text(p),
+              n_wrong, p->a.rows * p->a.n_heads * d);
     free(way.y), free(whole.y);
 }
 
@@ -241,9 +240,8 @@ static inline void problem_check_result(const struct problem *p, const float *st
     way.y = poisoned(problem_y_bytes(p));
     free(problem_run(p, way));
     CHECK_MSG(!memcmp(way.y, want, problem_y_bytes(p)),
-              "%s %s: result of %zu rows, %zu splits a call, split_states %d",
-              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), way.rows,
-              way.splits, way.split_states);
+              "%s %s: result of %zu rows, %zu splits a call, split_states %d", each_name(way.table),
+              problem_text(p), way.rows, way.splits, way.split_states);
     free(way.y), free(want);
 }
 

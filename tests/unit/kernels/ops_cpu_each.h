@@ -9,7 +9,7 @@
 #include "model/cpu/ops_cpu.h"
 #include "tests/check.h"
 
-#define EACH_TABLE(table)                                                                          \
+#define EACH_CPU_TABLE(table)                                                                      \
     for (int isa_ = 0; isa_ < SPW_ISA_COUNT; isa_++)                                               \
         for (const struct spw_cpu_kernels *table = spw_cpu_kernels_get((enum spw_isa)isa_); table; \
              table = NULL)

@@ -89,12 +89,12 @@ static inline void steps_order(const struct spw_rope_append_args *a, char *qkv)
     }
 }
 
-/* The norm of head `head` of q and k in a row of qkv, in place. Its weight is NULL if there is
+/* The norm of head `head` of q and k in all rows of qkv, in place. Its weight is NULL if there is
  * none. */
 static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args *a, char *qkv,
-                                              size_t row, size_t head)
+                                              size_t head)
 {
-    char *x = qkv + steps_head(a, row, head) * spw_dtype_bytes(a->dtype);
+    char *x = qkv + steps_head(a, 0, head) * spw_dtype_bytes(a->dtype);
     bool q = head < a->n_heads;
     const float *weight = q ? a->q_norm : a->k_norm, *bias = q ? a->q_norm_bias : a->k_norm_bias;
     size_t own = a->norm_by_head ? (head - (q ? 0 : a->n_heads)) * a->head_dim : 0;
@@ -102,10 +102,10 @@ static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args 
                                   .y = x,
                                   .weight = weight ? weight + own : NULL,
                                   .bias = bias ? bias + own : NULL,
-                                  .rows = 1,
+                                  .rows = a->rows,
                                   .cols = a->head_dim,
-                                  .x_stride = a->head_dim,
-                                  .y_stride = a->head_dim,
+                                  .x_stride = a->stride,
+                                  .y_stride = a->stride,
                                   .eps = a->eps,
                                   .kind = a->norm,
                                   .dtype = a->dtype};

@@ -1,6 +1,7 @@
 /* Quantized tiles against their definition: a dense rotation and bounds in f64, codes read from the
- * planes one at a time, every instruction set against the portable one, attention on codes against
- * attention on the decoded tile, and the residual window against its definition. */
+ * planes one at a time, every instruction set (and as test_cuda_codec the GPU) against the portable
+ * one, attention on codes against attention on the decoded tile, and the residual window against
+ * its definition. */
 #include <float.h>
 
 #include "quant/codec.h"
@@ -8,6 +9,7 @@
 #include "quant/residual.h"
 #include "quant/types.h"
 #include "tests/unit/kernels/codec_reference.h"
+#include "tests/unit/kernels/ops_each.h"
 
 enum { TOKENS = SPW_TILE_TOKENS, MOST_DIM = 256, MOST_HEADS = 2, CANARY = 64 };
 
@@ -130,10 +132,17 @@ static uint32_t run(const struct spw_kernel *kernel, const struct sample *s,
     return not_finite;
 }
 
-static const struct spw_kernel *kernel_of(int isa)
+/* Of the instruction sets, or of the portable one and the GPU; NULL: there are no more. */
+static const struct spw_kernel *kernel_of(int i)
 {
-    const struct spw_cpu_kernels *table = spw_cpu_kernels_get((enum spw_isa)isa);
-    return table ? table->kv_quantize : NULL;
+    int n = 1;
+    EACH_TABLE(table)
+    {
+        if (n == i && table != each_portable())
+            return table->kv_quantize;
+        n += table != each_portable();
+    }
+    return i ? NULL : each_portable()->kv_quantize;
 }
 
 /* All formats by the portable encoder; the other instruction sets must give the same bytes. */
@@ -149,7 +158,7 @@ static bool encode_all(struct sample *s)
             memset(other, 0xa5, bytes + CANARY);
             bad |= run(kernel_of(isa), s, format, other, EACH_BACKWARD);
             CHECK_MSG(!memcmp(other, s->qtile[f], bytes + CANARY), "%s, head dim %u, %s, format %d",
-                      spw_isa_name((enum spw_isa)isa), s->dim, spw_dtype_name(s->dtype), f);
+                      kernel_of(isa)->name, s->dim, spw_dtype_name(s->dtype), f);
         }
         for (int i = 0; i < CANARY; i++)
             CHECK(s->qtile[f][bytes + (size_t)i] == 0xa5);
@@ -423,7 +432,7 @@ static void check_outlier(void)
 static void check_not_finite(void)
 {
     static const double bad[] = {NAN, INFINITY, -INFINITY};
-    for (int draw = 0; draw < 120; draw++) {
+    for (int draw = 0; draw < each_draws(120, 18); draw++) {
         uint32_t dim = dims[check_random(&rng) % (sizeof dims / sizeof dims[0])];
         struct sample *s = sample_new(2, dim, dtypes[draw % 3]);
         int values = draw / 3 % 2;
@@ -656,21 +665,76 @@ static void check_widths(uint32_t heads, struct spw_tile_widths w, enum spw_dtyp
     free(tile);
 }
 
+/* ---- numbers of all sizes ---- */
+
+static double largest(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_F32 ? 0x1.fffffep127 : t == SPW_DTYPE_F16 ? 65504 : 0x1.fep127;
+}
+
+/* Kinds of tiles: magnitudes of one order; zeros of both signs, and all that lies between denormal
+ * and large; the largest there is; offsets, and one outlier. */
+static double number_of(int kind, size_t i, double size)
+{
+    const double u = uniform();
+    return kind == 0   ? size * u
+           : kind == 1 ? i % 5   ? u * exp2((double)check_range(&rng, 0, 200) - 149)
+                         : i % 2 ? 0
+                                 : -0.0
+           : kind == 2 ? size * (i % 3 ? 1 : -1)
+           : i == 77   ? size
+                       : 3 + u;
+}
+
+/* Every kernel gives the same bytes, also for heads wider than those above. */
+static void check_kinds(uint32_t k)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        const enum spw_dtype t = dtypes[check_range(&rng, 0, 2)];
+        const uint32_t heads = k > MOST_DIM ? 1 : (uint32_t)check_range(&rng, 1, 3);
+        const uint32_t v = check_range(&rng, 0, 2) ? k : 2 * (uint32_t)check_range(&rng, 0, 64);
+        const struct spw_tile_widths w = {k, v};
+        const enum spw_qformat format = (enum spw_qformat)check_range(&rng, 0, SPW_QFORMAT_INT8);
+        const double most = largest(t);
+        const double size = kind ? most : exp2((double)check_range(&rng, 0, 18) - 9);
+        char *tile = aligned_alloc(64, spw_align_up(spw_tile_bytes(heads, w, t), 64));
+        for (size_t i = 0; i < (size_t)TOKENS * heads * (w.k + w.v); i++)
+            each_store(tile, i, t, fmax(fmin(number_of(kind, i, size), most), -most));
+        unsigned char *want = encode_widths(tile, heads, w, t, 0, format);
+        for (int i = 1; kernel_of(i); i++) {
+            unsigned char *q = encode_widths(tile, heads, w, t, i, format);
+            CHECK_MSG(!memcmp(q, want, spw_qtile_bytes(heads, w, format)),
+                      "kind %d: %u heads of %u and %u, %s, format %d", kind, heads, w.k, w.v,
+                      spw_dtype_name(t), (int)format);
+            free(q);
+        }
+        free(want);
+        free(tile);
+    }
+}
+
 int main(void)
 {
+    static const uint32_t wide[] = {2, 6, 10, 16, 48, 64, 80, 96, 128, 256, 288, 1024};
+    if (!each_is_there())
+        return CHECK_SKIP;
     rng = check_seed();
-    check_sizes();
-    check_window();
-    check_round_trips();
-    check_extremes();
+    if (!EACH_GPU) {
+        check_sizes();
+        check_window();
+        check_round_trips();
+        check_extremes();
+        check_outlier();
+        check_attention();
+    }
     check_largest_and_zero();
-    check_outlier();
     check_not_finite();
-    check_attention();
-    for (int i = 0; i < 12; i++) { /* with and without V */
+    for (int i = 0; i < 12 && !EACH_GPU; i++) { /* with and without V */
         const struct spw_tile_widths w = {2 * (uint32_t)check_range(&rng, 1, 128),
                                           i % 4 ? 2 * (uint32_t)check_range(&rng, 1, 128) : 0};
         check_widths((uint32_t)check_range(&rng, 1, MOST_HEADS), w, dtypes[i % 3]);
     }
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        check_kinds(wide[i]);
     return check_done();
 }

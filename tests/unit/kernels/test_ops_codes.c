@@ -1,20 +1,21 @@
-/* The fast product of quantized weights on every instruction set of this machine: the bits of the
- * reference (quant/codes.c) for each type, on random blocks and shapes; codes of x likewise. All
- * bits of a block are random, so scales are infinite or NaN now and then; or all codes are the
- * largest or the least, as those of x then are, so sums are as large as they can be. x has zeros,
- * infinities, NaN, all numbers of bf16. Weights begin or end at a page that must not be touched,
- * codes of x end there. The reference itself is compared with a product in double precision. Where
- * there is AVX-512 VNNI, the AMX kernel also runs on an emulation of its tiles.
+/* The fast product of quantized weights on every instruction set of this machine, and as
+ * test_cuda_ops_codes on the GPU: the bits of the reference (quant/codes.c) for each type, on
+ * random blocks and shapes; codes of x likewise. All bits of a block are random, so scales are
+ * infinite or NaN now and then; or all codes are the largest or the least, as those of x then are,
+ * so sums are as large as they can be. x has zeros, infinities, NaN, all numbers of bf16. Weights
+ * begin or end at a page that must not be touched, codes of x end there. The reference itself is
+ * compared with a product in double precision. Where there is AVX-512 VNNI, the AMX kernel also
+ * runs on an emulation of its tiles.
  *
  * The product with f32 x: the bits of the product with the same weights in f32. */
 #include "model/cpu/linear/linear.h"
 #include "quant/codes.h"
 #include "quant/type_facts.h"
-#include "tests/unit/kernels/ops_cpu_each.h"
+#include "tests/unit/kernels/ops_each.h"
 
 #include <sys/mman.h>
 
-#if defined(SPW_X86_KERNELS)
+#if defined(SPW_X86_KERNELS) && !defined(TEST_BACKEND)
 extern const struct spw_kernel emulated_codes_kernel, emulated_tiles_kernel; /* emulated_codes.c */
 #endif
 
@@ -29,6 +30,7 @@ struct problem {
     struct spw_linear_args a;
     struct spw_codes *expected; /* [m][groups] */
     struct guarded w, codes;
+    bool in_place; /* y is the residual, too */
 };
 
 static void *checked_alloc(size_t bytes)
@@ -92,29 +94,58 @@ static void draw_weights(uint8_t *w, size_t bytes, enum spw_dtype t, uint64_t *r
         set_scales(t, w + i);
 }
 
-static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
+/* A shape: rows, columns, blocks of a row. */
+struct shape {
+    size_t m, n, blocks;
+};
+
+static struct shape draw_shape(enum spw_dtype t, uint64_t *rng)
 {
-    struct spw_linear_args *a = &p->a;
-    const struct spw_type type = spw_type_of(t);
     const bool many = check_range(rng, 0, 15) == 0; /* rows: more than one task's */
     const bool one = check_range(rng, 0, 7) == 0;   /* row, with columns of several tasks */
     const bool tiles = check_range(rng, 0, 7) == 0; /* of AMX, several */
-    const size_t groups =
-        type.elements == SPW_CODES_GROUP ? check_range(rng, 1, 9) : check_range(rng, 1, 40);
+    return (struct shape){.m = one     ? 1
+                               : many  ? check_range(rng, 380, 400)
+                               : tiles ? check_range(rng, 15, 50)
+                                       : check_range(rng, 1, 14),
+                          .n = check_range(rng, 1,
+                                           one    ? 600
+                                           : many ? 3
+                                                  : 70),
+                          .blocks = spw_type_of(t).elements == SPW_CODES_GROUP
+                                        ? check_range(rng, 1, 9)
+                                        : check_range(rng, 1, 40)};
+}
+
+/* The i-th shape for a GPU: each kernel, tiles of 2, 4 and 8 strips on the emulated one, and as
+ * many groups as pass through a ring several times. */
+static struct shape draw_gpu_shape(enum spw_dtype t, size_t i, uint64_t *rng)
+{
+    static const struct {
+        size_t rows[2], columns[2], groups;
+    } shapes[] = {{{1, 8}, {1, 70}, 5},   {{1, 8}, {1, 17}, 90},     {{66, 140}, {1, 40}, 5},
+                  {{9, 32}, {1, 70}, 20}, {{33, 33}, {260, 300}, 5}, {{66, 80}, {260, 300}, 5},
+                  {{9, 66}, {1, 70}, 5}};
+    const size_t k = i % (sizeof shapes / sizeof *shapes);
+    return (struct shape){
+        .m = check_range(rng, shapes[k].rows[0], shapes[k].rows[1]),
+        .n = check_range(rng, shapes[k].columns[0], shapes[k].columns[1]),
+        .blocks =
+            check_range(rng, 1, shapes[k].groups * SPW_CODES_GROUP / spw_type_of(t).elements)};
+}
+
+static void open_problem(struct problem *p, enum spw_dtype t, struct shape shape, uint64_t *rng)
+{
+    struct spw_linear_args *a = &p->a;
     *a = (struct spw_linear_args){
-        .m = one     ? 1
-             : many  ? check_range(rng, 380, 400)
-             : tiles ? check_range(rng, 15, 50)
-                     : check_range(rng, 1, 14),
-        .n = check_range(rng, 1,
-                         one    ? 600
-                         : many ? 3
-                                : 70),
-        .k = groups * type.elements,
+        .m = shape.m,
+        .n = shape.n,
+        .k = shape.blocks * spw_type_of(t).elements,
         .x_dtype = SPW_DTYPE_BF16,
         .w_dtype = t,
         .y_dtype = check_random(rng) % 2 ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
     };
+    p->in_place = check_random(rng) % 2;
     a->x_stride = a->k + check_range(rng, 0, 3);
     a->y_stride = a->n + check_range(rng, 0, 3);
     uint16_t *x = checked_alloc(a->m * a->x_stride * sizeof *x);
@@ -158,12 +189,23 @@ static void encode_row(enum spw_dtype t, const uint16_t *x, size_t k, struct spw
     }
 }
 
-/* The expected y, with a byte pattern between the rows. */
+/* y before a call: a byte pattern, or what is added to the product. */
+static void start_y(const struct problem *p, void *y)
+{
+    const struct spw_linear_args *a = &p->a;
+    memset(y, 0x5a, a->m * a->y_stride * sizeof(float));
+    for (size_t i = 0; p->in_place && i < a->m * a->y_stride; i++)
+        each_store(y, i, a->y_dtype, (double)(i % 5) / 4);
+}
+
+/* The expected y, with what was there before between the rows. */
 static void *expected_y(const struct problem *p)
 {
     struct spw_linear_args a = p->a;
     const size_t groups = spw_codes_groups(a.k), row_bytes = spw_row_bytes(a.w_dtype, a.k);
     a.y = checked_alloc(a.m * a.y_stride * sizeof(float));
+    a.residual = p->in_place ? a.y : NULL;
+    start_y(p, a.y);
     for (size_t r = 0; r < a.m; r++)
         for (size_t c = 0; c < a.n; c++) {
             float sum = spw_codes_dot(a.w_dtype, (const uint8_t *)a.w + c * row_bytes,
@@ -177,12 +219,12 @@ static void *expected_y(const struct problem *p)
 static void check_y(const struct problem *p, const struct spw_kernel *linear_codes,
                     const char *name, const void *expected)
 {
-    const struct spw_linear_args *a = &p->a;
-    const size_t y_bytes = a->m * a->y_stride * sizeof(float);
-    memset(a->y, 0x5a, y_bytes);
-    each_run(linear_codes, a, EACH_BACKWARD);
-    CHECK_MSG(!memcmp(a->y, expected, y_bytes), "%s: %s, m %zu n %zu k %zu", name,
-              spw_dtype_name(a->w_dtype), a->m, a->n, a->k);
+    struct spw_linear_args a = p->a;
+    start_y(p, a.y);
+    a.residual = p->in_place ? a.y : NULL;
+    each_run(linear_codes, &a, EACH_BACKWARD);
+    CHECK_MSG(!memcmp(a.y, expected, a.m * a.y_stride * sizeof(float)), "%s: %s, m %zu n %zu k %zu",
+              name, spw_dtype_name(a.w_dtype), a.m, a.n, a.k);
 }
 
 static void check_tables(struct problem *p)
@@ -200,10 +242,10 @@ static void check_tables(struct problem *p)
         memset(a->workspace, 0xff, bytes); /* NaN */
         memset(a->codes, 0x5a, codes_bytes);
         each_run(table->encode, a, EACH_FORWARD);
-        CHECK_MSG(!memcmp(a->codes, p->expected, codes_bytes), "%s: codes, k %zu",
-                  spw_isa_name(table->isa), a->k);
-        check_y(p, table->linear_codes, spw_isa_name(table->isa), expected);
-#if defined(SPW_X86_KERNELS)
+        CHECK_MSG(!memcmp(a->codes, p->expected, codes_bytes), "%s: codes, k %zu", each_name(table),
+                  a->k);
+        check_y(p, table->linear_codes, each_name(table), expected);
+#if defined(SPW_X86_KERNELS) && !defined(TEST_BACKEND)
         if (table->isa == SPW_ISA_AVX512VNNI) {
             check_y(p, &emulated_codes_kernel, "emulated amx", expected);
             check_y(p, &emulated_tiles_kernel, "emulated amx, any rows", expected);
@@ -257,8 +299,8 @@ static void check_f32(struct problem *p, uint64_t *rng)
         each_run(table->linear, &plain, EACH_BACKWARD);
         normalise(y[0], y_bytes / sizeof(float));
         normalise(y[1], y_bytes / sizeof(float));
-        CHECK_MSG(!memcmp(y[0], y[1], y_bytes), "%s: f32 x %s, m %zu n %zu k %zu",
-                  spw_isa_name(table->isa), spw_dtype_name(p->a.w_dtype), p->a.m, p->a.n, p->a.k);
+        CHECK_MSG(!memcmp(y[0], y[1], y_bytes), "%s: f32 x %s, m %zu n %zu k %zu", each_name(table),
+                  spw_dtype_name(p->a.w_dtype), p->a.m, p->a.n, p->a.k);
         free(plain.workspace);
     }
     free(x);
@@ -304,17 +346,37 @@ static void check_reference(enum spw_dtype t, uint64_t *rng)
               type.name, y, sum, bound);
 }
 
+static void check(enum spw_dtype t, struct shape shape, uint64_t *rng)
+{
+    struct problem p = {0};
+    open_problem(&p, t, shape, rng);
+    check_tables(&p);
+    check_f32(&p, rng);
+    close_problem(&p);
+}
+
+/* Every shape for each type, on an emulated GPU of any kind. */
+static void check_gpu(uint64_t *rng)
+{
+    static const int capabilities[] = {75, 80, 90};
+    for (int t = SPW_DTYPE_Q8_0; t <= SPW_DTYPE_MXFP4; t++) {
+        each_set_gpu(check_random(rng), capabilities[check_range(rng, 0, 2)]);
+        for (int i = 0; i < 7; i++)
+            check((enum spw_dtype)t, draw_gpu_shape((enum spw_dtype)t, (size_t)i, rng), rng);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    if (!each_is_there())
+        return CHECK_SKIP;
     uint64_t rng = check_seed();
+    if (EACH_GPU)
+        check_gpu(&rng);
     struct check_draws d = check_draws_of(argc, argv, 40);
-    while (check_another(&d))
+    while (!EACH_GPU && check_another(&d))
         for (int t = SPW_DTYPE_Q8_0; t <= SPW_DTYPE_MXFP4; t++) {
-            struct problem p = {0};
-            open_problem(&p, (enum spw_dtype)t, &rng);
-            check_tables(&p);
-            check_f32(&p, &rng);
-            close_problem(&p);
+            check((enum spw_dtype)t, draw_shape((enum spw_dtype)t, &rng), &rng);
             check_reference((enum spw_dtype)t, &rng);
         }
     return check_done();

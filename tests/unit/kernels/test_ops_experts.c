@@ -1,10 +1,10 @@
-/* The operations around experts of every CPU table against f64 references; rows computed alone
- * against rows computed together (memcmp); rows that are not finite. */
+/* The operations around experts of every CPU table, and as test_cuda_ops_experts of the GPU,
+ * against f64 references; rows computed alone against rows computed together (memcmp); rows that
+ * are not finite. From the same logits all tables give the same bits. */
 #include "base/numbers.h"
 #include "quant/types.h"
 #include "tests/unit/kernels/experts_problem.h"
-
-enum { DRAWS = 60 };
+#include "tests/unit/kernels/ops_each.h"
 
 static uint64_t rng;
 
@@ -44,6 +44,29 @@ static void test_route(const struct spw_cpu_kernels *table)
               right, same, a.rows, a.cols, a.n_kept, a.n_experts, a.route.score,
               spw_dtype_name(a.dtype));
     free(choices), free(a.scores);
+    experts_free_route(&a);
+}
+
+/* Logits of one product each, which are the same everywhere: every table of the CPU has the bits of
+ * this one. */
+static void test_choices(const struct spw_cpu_kernels *table)
+{
+    struct spw_route_args a = experts_draw_route(&rng);
+    const size_t bytes = a.rows * a.n_kept * sizeof(struct spw_choice);
+    struct spw_choice *choices = calloc(1, bytes), *want = calloc(1, bytes);
+    a.cols = 1;
+    a.scores = calloc(a.rows * a.n_experts, sizeof(float));
+    a.choices = want;
+    run_route(table, &a);
+    a.choices = choices;
+    EACH_CPU_TABLE(other)
+    {
+        run_route(other, &a);
+        CHECK_MSG(!memcmp(choices, want, bytes), "%s: %u of %u experts, score %d %s",
+                  spw_isa_name(other->isa), a.n_kept, a.n_experts, a.route.score,
+                  spw_dtype_name(a.dtype));
+    }
+    free(a.scores), free(choices), free(want);
     experts_free_route(&a);
 }
 
@@ -212,17 +235,22 @@ static void test_combine(const struct spw_cpu_kernels *table)
     each_run(table->combine, &one, EACH_FORWARD);
     CHECK_MSG(combine_right(&a, before, row) && !memcmp(alone, h + row * bytes, bytes),
               "rows %zu cols %zu, %u outputs, %s", rows, cols, n_kept, spw_dtype_name(t));
+    a.h = before, a.residual = a.residual ? before : NULL;
+    each_run(each_portable()->combine, &a, EACH_FORWARD);
+    CHECK(!memcmp(before, h, rows * bytes)); /* added in one order */
     free(h), free(y), free(before), free(alone);
 }
 
 int main(void)
 {
+    if (!each_is_there())
+        return CHECK_SKIP;
     rng = check_seed();
     EACH_TABLE(table)
     {
-        fprintf(stderr, "%s\n", spw_isa_name(table->isa));
-        for (int i = 0; i < DRAWS; i++) {
+        for (int i = 0; i < each_draws(60, 40); i++) {
             test_route(table);
+            test_choices(table);
             test_gather(table);
             test_gather_weighted(table);
             test_combine(table);

@@ -1,5 +1,6 @@
-/* linear on every instruction set of this machine: against double precision, within the bound that
- * follows from the number of roundings; the same bits for every number of rows, order of tasks and
+/* linear on every instruction set of this machine, and as test_cuda_ops_linear on the GPU: against
+ * double precision, exactly where no sum can round, else within the bound that follows from the
+ * number of roundings; the same bits for every number of rows, order of tasks and
  * number of workers; with a residual, the bits of a product and an addition one after the other.
  * Operands end at a page that must not be touched. The AMX kernel also runs on an emulation of its
  * instructions, on any x86-64. Also the CPU backend's gated product, which consists of two
@@ -7,7 +8,7 @@
 #include "tests/check.h"
 #include "model/cpu/ops_cpu.h"
 
-#if defined(SPW_X86_KERNELS)
+#if defined(SPW_X86_KERNELS) && !defined(TEST_BACKEND)
 #include "model/cpu/kernels.h"
 #include "tests/unit/kernels/amx_emulation.h"
 
@@ -30,7 +31,7 @@ size_t emulated_workspace(size_t k, enum spw_dtype x, enum spw_dtype w);
 
 #include "model/cpu/linear/linear.h"
 #include "runtime/engine/backend.h"
-#include "tests/unit/kernels/ops_cpu_each.h"
+#include "tests/unit/kernels/ops_each.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -75,12 +76,19 @@ static float uniform(uint64_t *seed)
     return (float)((double)(check_random(seed) >> 11) * 0x1p-52 - 1.0);
 }
 
-/* Random 16-bit patterns make random numbers: exponents near zero, now and then a subnormal f16.
- * `tiny`: products of two bf16 are subnormal numbers or a little larger. */
-static void put_random(void *p, size_t i, enum spw_dtype t, bool tiny, uint64_t *seed)
+/* What operands are: numbers near one; so small that products of two bf16 are subnormal numbers or
+ * a little larger; or whole numbers, whose sums are exact in any order. */
+enum fill { PLAIN, SMALL, WHOLE, FILLS };
+
+/* Random 16-bit patterns make random numbers: exponents near zero, now and then a subnormal f16. */
+static void put_random(void *p, size_t i, enum spw_dtype t, enum fill fill, uint64_t *seed)
 {
     uint64_t r = check_random(seed);
     uint16_t h;
+    if (fill == WHOLE) {
+        each_store(p, i, t, (double)(r % 17) - 8);
+        return;
+    }
     if (t == SPW_DTYPE_F32) {
         float f = uniform(seed);
         memcpy((char *)p + i * 4, &f, 4);
@@ -89,7 +97,7 @@ static void put_random(void *p, size_t i, enum spw_dtype t, bool tiny, uint64_t 
     if (t == SPW_DTYPE_F16)
         h = (uint16_t)((r & 0x83ff) | (r >> 16 & 15) << 10);
     else
-        h = (uint16_t)((r & 0x807f) | ((tiny ? 58 : 120) + (r >> 16 & 7)) << 7);
+        h = (uint16_t)((r & 0x807f) | ((fill == SMALL ? 58 : 120) + (r >> 16 & 7)) << 7);
     memcpy((char *)p + i * 2, &h, 2);
 }
 
@@ -97,7 +105,7 @@ struct problem {
     struct spw_linear_args a;
     struct guarded x, w, y, bias;
     void *workspace;
-    bool tiny;
+    enum fill fill;
 };
 
 static void problem_open(struct problem *p, const struct subject *s, uint64_t *seed)
@@ -111,11 +119,11 @@ static void problem_open(struct problem *p, const struct subject *s, uint64_t *s
     memset(p->x.data, 0xff, p->x.bytes);
     for (size_t r = 0; r < a->m; r++)
         for (size_t i = 0; i < a->k; i++)
-            put_random(p->x.data, r * a->x_stride + i, a->x_dtype, p->tiny, seed);
+            put_random(p->x.data, r * a->x_stride + i, a->x_dtype, p->fill, seed);
     for (size_t i = 0; i < a->n * a->k; i++)
-        put_random(p->w.data, i, a->w_dtype, p->tiny, seed);
+        put_random(p->w.data, i, a->w_dtype, p->fill, seed);
     for (size_t i = 0; i < a->n; i++)
-        put_random(p->bias.data, i, SPW_DTYPE_F32, false, seed);
+        put_random(p->bias.data, i, SPW_DTYPE_F32, p->fill == WHOLE ? WHOLE : PLAIN, seed);
     memset(p->y.data, CANARY, p->y.bytes);
     a->x = p->x.data;
     a->w = p->w.data;
@@ -181,9 +189,20 @@ static void run_threads(const struct subject *s, const struct spw_linear_args *a
         pthread_join(threads[--n], NULL);
 }
 
-/* Each of the at most k + k/8 + 16 roundings of an output (two for a pair of products; lanes hide
- * nothing in the worst case) is at most 2^-24 of the sum of magnitudes, and what is below the
- * normal numbers may be flushed. */
+/* How much an output may be off. On the CPU each of its at most k + k/8 + 16 roundings (two for a
+ * pair of products; lanes hide nothing in the worst case) is at most 2^-24 of the sum of
+ * magnitudes, and what is below the normal numbers may be flushed. On the GPU each of at most k +
+ * 10 sums (a chain, the partitions, the bias) is off by at most 2^-23 of it, which allows for a
+ * tensor core that truncates. Then one rounding to bf16. */
+static double bound_of(const struct spw_linear_args *a, double sum, double magnitude)
+{
+    const double roundings = EACH_GPU ? 2 * (double)(a->k + 10) : (double)(a->k / 4) + 24;
+    const double bound = roundings * 0x1p-24 * magnitude + 1e-30;
+    const double rounding =
+        a->y_dtype == SPW_DTYPE_BF16 ? (fabs(sum) + bound * EACH_GPU) * 0x1p-8 + 0x1p-133 : 0;
+    return bound + rounding;
+}
+
 static void check_values(const struct subject *s, const struct problem *p)
 {
     const struct spw_linear_args *a = &p->a;
@@ -198,12 +217,13 @@ static void check_values(const struct subject *s, const struct problem *p)
                 sum += product;
                 magnitude += fabs(product);
             }
-            double bound = ((double)(a->k / 4) + 24) * 0x1p-24 * magnitude + 1e-30;
-            if (a->y_dtype == SPW_DTYPE_BF16)
-                bound += fabs(sum) * 0x1p-8 + 0x1p-133;
+            const bool exact = p->fill == WHOLE;
+            const double bound = exact ? 0 : bound_of(a, sum, magnitude);
+            if (exact)
+                sum = each_round_as(sum, a->y_dtype);
             double error = fabs(each_load(a->y, r * a->y_stride + c, a->y_dtype) - sum);
             bad += !(error <= bound);
-            worst = fmax(worst, error / bound);
+            worst = fmax(worst, exact ? error : error / bound);
         }
     CHECK_MSG(!bad, "%s: m %zu n %zu k %zu: %zu outputs off, worst %g of the bound", s->name, a->m,
               a->n, a->k, bad, worst);
@@ -220,29 +240,34 @@ static void check_canaries(const struct subject *s, const struct problem *p)
     CHECK_MSG(!touched, "%s: %zu bytes written beyond the rows", s->name, touched);
 }
 
-/* Row by row, and in two pieces, by other workers in another order: the same bytes. */
-static void check_invariance(const struct subject *s, struct problem *p, uint64_t *seed)
+/* Row by row, in pieces, by other workers in another order: the same bytes. */
+enum cut { ROW_BY_ROW, IN_PIECES, ON_THREADS };
+
+static void check_invariance(const struct subject *s, struct problem *p, enum cut first,
+                             uint64_t *seed)
 {
     const struct spw_linear_args *a = &p->a;
     const size_t x_row = a->x_stride * spw_dtype_bytes(a->x_dtype);
     const size_t y_row = a->y_stride * spw_dtype_bytes(a->y_dtype);
     char *again = malloc(p->y.bytes);
-    size_t cut = check_range(seed, 0, a->m), piece;
-    for (int way = 0; way < 3; way++) {
+    size_t piece;
+    for (enum cut way = first; way <= ON_THREADS; way++) {
         memset(again, CANARY, p->y.bytes);
         for (size_t r = 0; r < a->m; r += piece) {
-            piece = way == 0 ? 1 : way == 1 && r < cut ? cut : a->m - r;
+            piece = way == ROW_BY_ROW  ? 1
+                    : way == IN_PIECES ? check_range(seed, 1, a->m - r)
+                                       : a->m - r;
             struct spw_linear_args part = *a;
             part.m = piece;
             part.x = (const char *)a->x + r * x_row;
             part.y = again + r * y_row;
-            if (way == 2)
+            if (way == ON_THREADS)
                 run_threads(s, &part);
             else
                 run_shuffled(s, &part, seed);
         }
         CHECK_MSG(!memcmp(again, p->y.data, p->y.bytes), "%s: m %zu n %zu k %zu differs in way %d",
-                  s->name, a->m, a->n, a->k, way);
+                  s->name, a->m, a->n, a->k, (int)way);
     }
     free(again);
 }
@@ -257,7 +282,7 @@ static void check_residual(const struct subject *s, const struct problem *p, boo
     struct guarded residual = guarded_open(elements * bytes), y = guarded_open(elements * bytes);
     char *want = malloc(elements * bytes);
     for (size_t i = 0; i < elements; i++)
-        put_random(residual.data, i, a.y_dtype, false, seed);
+        put_random(residual.data, i, a.y_dtype, PLAIN, seed);
     memset(y.data, CANARY, y.bytes);
     memcpy(want, in_place ? residual.data : y.data, y.bytes);
     for (size_t r = 0; r < a.m; r++)
@@ -274,14 +299,15 @@ static void check_residual(const struct subject *s, const struct problem *p, boo
     free(want);
 }
 
-static void check_problem(const struct subject *s, struct spw_linear_args a, uint64_t *seed)
+static void check_problem(const struct subject *s, struct spw_linear_args a, enum cut first,
+                          uint64_t *seed)
 {
-    struct problem p = {.a = a, .tiny = check_random(seed) % 2 == 0};
+    struct problem p = {.a = a, .fill = (enum fill)(check_random(seed) % FILLS)};
     problem_open(&p, s, seed);
     run_shuffled(s, &p.a, seed);
     check_values(s, &p);
     check_canaries(s, &p);
-    check_invariance(s, &p, seed);
+    check_invariance(s, &p, first, seed);
     check_residual(s, &p, false, seed);
     check_residual(s, &p, true, seed);
     problem_close(&p);
@@ -297,21 +323,28 @@ static const struct {
     {SPW_DTYPE_BF16, SPW_DTYPE_BF16, SPW_DTYPE_BF16},
 };
 
+/* tidy: rows begin and end at 16 bytes. */
+static struct spw_linear_args shape(size_t i, size_t m, size_t n, size_t k, bool tidy,
+                                    uint64_t *seed)
+{
+    const size_t k_of = tidy ? (k + 7) / 8 * 8 : k, n_of = tidy ? (n + 3) / 4 * 4 : n;
+    return (struct spw_linear_args){
+        .m = m,
+        .n = tidy && check_random(seed) % 2 ? n_of : n,
+        .k = k_of,
+        .x_stride = k_of + check_random(seed) % 3 * (tidy ? 8 : 1),
+        .y_stride = n_of + (tidy ? 0 : check_random(seed) % 3),
+        .x_dtype = combinations[i].x,
+        .w_dtype = combinations[i].w,
+        .y_dtype = combinations[i].y,
+    };
+}
+
 static void check_combination(const struct subject *s, size_t i, size_t m, size_t n, size_t k,
                               uint64_t *seed)
 {
-    check_problem(s,
-                  (struct spw_linear_args){
-                      .m = m,
-                      .n = n,
-                      .k = k,
-                      .x_stride = k + check_random(seed) % 3,
-                      .y_stride = n + check_random(seed) % 3,
-                      .x_dtype = combinations[i].x,
-                      .w_dtype = combinations[i].w,
-                      .y_dtype = combinations[i].y,
-                  },
-                  seed);
+    const bool tidy = EACH_GPU && check_random(seed) % 2;
+    check_problem(s, shape(i, m, n, k, tidy, seed), ROW_BY_ROW, seed);
 }
 
 static void check_subject(const struct subject *s, uint64_t *seed)
@@ -319,7 +352,7 @@ static void check_subject(const struct subject *s, uint64_t *seed)
     for (size_t i = 0; i < sizeof combinations / sizeof combinations[0]; i++) {
         if (s->bf16_only && combinations[i].x != SPW_DTYPE_BF16)
             continue;
-        for (int draw = 0; draw < 12; draw++)
+        for (int draw = 0; draw < each_draws(12, 6); draw++)
             check_combination(s, i, check_range(seed, 1, 70), check_range(seed, 1, 40),
                               check_range(seed, 1, 200), seed);
         /* Several blocks of k; several blocks of columns; several blocks of rows. */
@@ -333,6 +366,30 @@ static void check_subject(const struct subject *s, uint64_t *seed)
         check_combination(s, i, check_range(seed, 1, 70), check_range(seed, 129, 300), 33, seed);
         check_combination(s, i, check_range(seed, 385, 420), check_range(seed, 1, 9), 40, seed);
     }
+}
+
+/* Calls of as many rows as lead to each kernel of a GPU, and the bias alone. Then calls that take
+ * the large tiles, the last of them ragged, where the card has the shared memory: the emulated one
+ * has four multiprocessors, which four tiles of 256 x 128 fill; a real one may have 132. */
+static void check_gpu(const struct subject *s, uint64_t *seed)
+{
+    static const int capabilities[] = {75, 80, 90};
+    const size_t side = each_is_emulated() ? 1 : 4;
+    for (size_t i = 0; i < sizeof combinations / sizeof combinations[0]; i++) {
+        check_combination(s, i, 130, check_range(seed, 1, 140), check_range(seed, 1, 600), seed);
+        check_combination(s, i, check_range(seed, 9, 66), check_range(seed, 1, 40),
+                          check_range(seed, 1000, 1500), seed);
+        check_combination(s, i, check_range(seed, 1, 70), 5, 0, seed);
+    }
+    for (size_t i = 0; i < 6; i++)
+        for (size_t n = 512 * side; n <= 512 * side * side; n *= 4) {
+            each_set_gpu(check_random(seed), capabilities[i / 2]);
+            check_problem(s,
+                          shape(check_range(seed, 3, 4), 130 + 256 * (side - 1),
+                                n - check_range(seed, 0, 99), check_range(seed, 1, 300), i % 2,
+                                seed),
+                          IN_PIECES, seed);
+        }
 }
 
 /* Every output is in one task, also if x is too large to compute here: the tasks are inside the
@@ -444,23 +501,32 @@ static void check_empty(const struct subject *s)
 
 int main(void)
 {
+    if (!each_is_there())
+        return CHECK_SKIP;
     uint64_t seed = check_seed();
+    each_set_gpu(check_random(&seed), 0);
+    EACH_TABLE(t)
+    {
+        struct subject s = {each_name(t), t->linear, t->linear_workspace, false};
+        check_subject(&s, &seed);
+        if (EACH_GPU)
+            check_gpu(&s, &seed);
+        else
+            check_empty(&s);
+    }
+    if (EACH_GPU)
+        return check_done();
     fprintf(stderr, "best instruction set: %s\n", spw_isa_name(spw_isa_best()));
-    CHECK(spw_cpu_kernels_get(SPW_ISA_PORTABLE));
+    CHECK(each_portable());
     for (int draw = 0; draw < 50; draw++)
         check_partition(&seed);
     for (int isa = 0; isa < SPW_ISA_COUNT; isa++) {
         const struct spw_cpu_kernels *t = spw_cpu_kernels_get((enum spw_isa)isa);
         CHECK(!t || t->isa == (enum spw_isa)isa);
         CHECK(!t == !spw_isa_runs((enum spw_isa)isa));
-        if (!t)
-            continue;
-        struct subject s = {spw_isa_name(t->isa), t->linear, t->linear_workspace, false};
-        check_subject(&s, &seed);
-        check_empty(&s);
     }
     check_gated_combinations(&seed);
-#if defined(SPW_X86_KERNELS)
+#if defined(SPW_X86_KERNELS) && !defined(TEST_BACKEND)
     struct subject amx = {"emulated amx", &emulated_kernel, emulated_workspace,
                           !spw_isa_runs(SPW_ISA_AVX512BF16)};
     check_subject(&amx, &seed);

@@ -1,22 +1,18 @@
-/* The operations of layers with a state, of every CPU table, over drawn shapes: against references
- * in f64; conv and recur also against the portable table, in other calls, alone, and on several
- * threads (memcmp). */
+/* The operations of layers with a state, of every CPU table and as test_cuda_ops_state of the GPU,
+ * over drawn shapes: against references in f64; conv and recur also against the portable table, in
+ * other calls, alone, and on several threads (memcmp). */
 #include <float.h>
 
 #include "base/simd.h"
 #include "offload/device/device_cpu_team.h"
 #include "offload/device/placement.h"
 #include "tests/unit/kernels/math_f32.h"
+#include "tests/unit/kernels/ops_each.h"
 #include "tests/unit/kernels/state_problem.h"
 
 enum { THREADS = 3, DRAWS = 6 };
 
 static struct spw_team *team;
-
-static const struct spw_cpu_kernels *portable(void)
-{
-    return spw_cpu_kernels_get(SPW_ISA_PORTABLE);
-}
 
 /* ---- functions ---- */
 
@@ -201,8 +197,8 @@ static void check_same(run_fn *one_run, const struct state_problem *p, struct st
     EACH_TABLE(table)
     for (enum way way = 0; way < WAYS; way++) {
         struct state_written got = one_run(table, p, way);
-        CHECK_MSG(state_written_same(p, &got, want), "%s way %d: %s", spw_isa_name(table->isa),
-                  (int)way, text);
+        CHECK_MSG(state_written_same(p, &got, want), "%s way %d: %s", each_name(table), (int)way,
+                  text);
         state_written_free(&got);
     }
     state_written_free(want);
@@ -216,7 +212,7 @@ enum { MOST_OFF = 24 };
 static void test_recur(enum spw_mixer_kind kind)
 {
     struct state_problem *p = recur_problem_draw(kind);
-    struct state_written want = run_recur(portable(), p, BACKWARD);
+    struct state_written want = run_recur(each_portable(), p, BACKWARD);
     const double off = recur_worst(p, &want);
     CHECK_MSG(off <= MOST_OFF && !want.not_finite, "%s: %g", recur_text(p), off);
     check_same(run_recur, p, &want, recur_text(p));
@@ -238,8 +234,7 @@ static void test_not_finite(enum spw_mixer_kind kind)
     EACH_TABLE(table)
     for (enum way way = 0; way < WAYS; way++) {
         struct state_written got = run_recur(table, p, way);
-        CHECK_MSG(got.not_finite == 1, "%s way %d: %s", spw_isa_name(table->isa), (int)way,
-                  recur_text(p));
+        CHECK_MSG(got.not_finite == 1, "%s way %d: %s", each_name(table), (int)way, recur_text(p));
         state_written_free(&got);
     }
     state_problem_free(p);
@@ -251,7 +246,7 @@ static void test_not_finite(enum spw_mixer_kind kind)
 static void test_conv(void)
 {
     struct state_problem *p = conv_problem_draw();
-    struct state_written want = run_conv(portable(), p, BACKWARD);
+    struct state_written want = run_conv(each_portable(), p, BACKWARD);
     const size_t wrong = conv_wrong(p, &want);
     CHECK_MSG(!wrong, "%s: %zu wrong", conv_text(p), wrong);
     check_same(run_conv, p, &want, conv_text(p));
@@ -272,7 +267,7 @@ static void test_gated_norm(const struct spw_cpu_kernels *table)
     run(table->gated_norm, &a, ON_THREADS);
     const size_t wrong = gated_norm_wrong(p, w.y);
     CHECK_MSG(!wrong && !memcmp(w.y + p->y_bytes, untouched.y, STATE_CANARY), "%s %s: %zu wrong",
-              spw_isa_name(table->isa), gated_norm_text(p), wrong);
+              each_name(table), gated_norm_text(p), wrong);
     const size_t row = state_draw(0, (uint32_t)a.rows - 1);
     a.rows = 1;
     a.x = (const char *)a.x + row * a.n_groups * a.cols * spw_dtype_bytes(a.x_dtype);
@@ -281,7 +276,7 @@ static void test_gated_norm(const struct spw_cpu_kernels *table)
     if (a.x_dtype == a.dtype)
         a.x = memcpy(untouched.y, a.x, bytes);
     run(table->gated_norm, &a, BACKWARD);
-    CHECK_MSG(!memcmp(untouched.y, w.y + row * bytes, bytes), "%s %s", spw_isa_name(table->isa),
+    CHECK_MSG(!memcmp(untouched.y, w.y + row * bytes, bytes), "%s %s", each_name(table),
               gated_norm_text(p));
     state_written_free(&w), state_written_free(&untouched);
     state_problem_free(p);
@@ -294,11 +289,15 @@ int main(void)
                                                 SPW_MIXER_LRU};
     const struct spw_placement nowhere = {0};
     const int draws = check_full() ? 20 * DRAWS : DRAWS;
+    if (!each_is_there())
+        return CHECK_SKIP;
     state_rng = check_seed();
     if (spw_team_open(&team, THREADS, THREADS, &nowhere))
         return 1;
-    test_functions();
-    test_fused();
+    if (!EACH_GPU) {
+        test_functions();
+        test_fused();
+    }
     for (int i = 0; i < draws; i++) {
         for (int k = 0; k < 4; k++) {
             test_recur(kinds[k]);
