@@ -222,7 +222,7 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
     const bool add_special = is->add_special;
     const struct spw_encoding *plain = is->n_plain ? is : NULL;
     e->matcher.memory = t->regex_memory;
-    e->matcher.stopped = is->stopped;
+    e->matcher.stopped = e->work.stopped = is->stopped;
     SPW_TRY(spw_tok_buf_append(&e->x.buf, is->text, is->bytes));
     SPW_TRY(spw_tok_text_add(&e->x, 0, is->bytes, -1, true));
     SPW_TRY(cut_added(t, &t->raw, plain, e));

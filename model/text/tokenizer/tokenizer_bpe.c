@@ -165,6 +165,7 @@ static int merge_all(const struct spw_tokenizer *t, struct spw_tok_model_work *w
 {
     struct spw_tok_symbol *s = w->symbols;
     struct spw_tok_candidate c;
+    size_t n = 0; /* candidates */
     /* Every merge removes a symbol and adds at most two candidates. */
     SPW_TRY(spw_grow(&w->heap, &w->heap_capacity, 3 * w->n_symbols, sizeof *w->heap));
     w->n_heap = 0;
@@ -177,6 +178,7 @@ static int merge_all(const struct spw_tokenizer *t, struct spw_tok_model_work *w
     while (w->n_heap) {
         struct spw_tok_candidate top = heap_pop(w), now;
         int32_t at = (int32_t)(uint32_t)top.order;
+        SPW_TRY(spw_tok_work_goes_on(w, n++));
         if (s[at].id < 0 || !candidate_at(t, w, at, &now) || now.id != top.id)
             continue;
         int32_t right = s[at].next;

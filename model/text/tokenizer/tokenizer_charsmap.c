@@ -7,9 +7,10 @@
  * whether a key ends there (bit 8), and where its children are (`children_of`). The value of a key
  * is where its text begins.
  *
- * As the tokenizers package does it: a cluster of characters that readers see as one (UAX 29) of
- * less than six bytes becomes the text of the shortest key that it begins with. Without such a key,
- * each of its characters does, or stays. */
+ * SentencePiece replaces the longest key at each place. As the tokenizers package does it: a
+ * cluster of characters that readers see as one (UAX 29) of less than six bytes becomes the text of
+ * the shortest key that it begins with. Without such a key, each of its characters does, or stays.
+ */
 #include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <string.h>
@@ -64,9 +65,12 @@ static const char *text_of(const struct spw_tok_step *norm, uint32_t at)
     return is_text ? norm->content + begin : NULL;
 }
 
-/* The text of the shortest key that p [n] begins with; NULL: there is none. */
-static const char *find_text(const struct spw_tok_step *norm, const char *p, size_t n)
+/* The text of the shortest key that p [n] begins with, or of the longest one, if norm->longest;
+ * NULL: there is none. *key_bytes: of that key. */
+static const char *find_text(const struct spw_tok_step *norm, const char *p, size_t n,
+                             size_t *key_bytes)
 {
+    const char *found = NULL;
     uint32_t unit = 0, at = 0;
     if (!read_unit(norm, 0, &unit))
         return NULL;
@@ -74,23 +78,41 @@ static const char *find_text(const struct spw_tok_step *norm, const char *p, siz
     for (size_t i = 0; i < n && p[i]; i++) {
         at ^= (uint8_t)p[i];
         if (!read_unit(norm, at, &unit) || (unit & 0x800000ffu) != (uint8_t)p[i])
-            return NULL;
+            break;
         at ^= children_of(unit);
-        if (unit & 1u << 8)
-            return text_of(norm, at);
+        const bool is_inside = i + 1 < n && (p[i + 1] & 0xc0) == 0x80; /* of a character */
+        if (!(unit & 1u << 8) || (norm->longest && is_inside))
+            continue;
+        found = text_of(norm, at);
+        *key_bytes = i + 1;
+        if (!norm->longest)
+            break;
     }
-    return NULL;
+    return found;
+}
+
+static int apply_longest(const struct spw_tok_step *norm, const char *p, size_t n,
+                         struct spw_tok_buf *out)
+{
+    for (size_t i = 0, len = 0; i < n; i += len) {
+        const char *text = find_text(norm, p + i, n - i, &len);
+        if (!text)
+            len = spw_tok_utf8_len(p + i);
+        SPW_TRY(spw_tok_buf_append(out, text ? text : p + i, text ? strlen(text) : len));
+    }
+    return 0;
 }
 
 static int apply_to(const struct spw_tok_step *norm, const char *p, size_t n, bool whole,
                     struct spw_tok_buf *out)
 {
-    const char *text = whole ? find_text(norm, p, n) : NULL;
+    size_t key_bytes;
+    const char *text = whole ? find_text(norm, p, n, &key_bytes) : NULL;
     if (text)
         return spw_tok_buf_append(out, text, strlen(text));
     for (size_t i = 0, len; i < n; i += len) {
         len = spw_tok_utf8_len(p + i);
-        text = find_text(norm, p + i, len);
+        text = find_text(norm, p + i, len, &key_bytes);
         SPW_TRY(spw_tok_buf_append(out, text ? text : p + i, text ? strlen(text) : len));
     }
     return 0;
@@ -103,6 +125,8 @@ int spw_tok_charsmap_apply(const struct spw_tok_step *norm, const char *text, si
     utf8proc_int32_t state = 0;
     int32_t last = 0, cp = 0;
     size_t begin = 0; /* of the cluster */
+    if (norm->longest)
+        return apply_longest(norm, text, bytes, out);
     for (size_t i = 0; i < bytes; i += spw_tok_utf8_len(text + i), last = cp) {
         spw_tok_utf8(text + i, bytes - i, &cp);
         if (!i || !utf8proc_grapheme_break_stateful(last, cp, &state))

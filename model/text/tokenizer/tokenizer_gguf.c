@@ -4,6 +4,7 @@
  *   llama    SentencePiece BPE      tokens by score            none            U+2581
  *   gpt2     byte-level BPE         a list of merges           by name         bytes
  *   gemma4   BPE of characters      a list of merges           none            U+2581
+ *   t5       SentencePiece Unigram  none: scores               none            U+2581
  *
  * A token has a type: normal, unknown, control (special), user-defined (taken out of the text
  * before everything else), unused, or byte. GGUF has no flags of tokens that take the white space
@@ -20,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { LLAMA, GPT2, GEMMA4 };
+enum kind { LLAMA, GPT2, GEMMA4, T5 };
 
 struct loader {
     struct spw_tok_build build;
@@ -68,7 +69,7 @@ static int find_arrays(struct loader *l)
 {
     SPW_TRY(require_array(l, "tokens", true, &l->tokens));
     SPW_TRY(find_array(l, "token_type", false, &l->types));
-    if (l->kind == LLAMA)
+    if (l->kind == LLAMA || l->kind == T5)
         SPW_TRY(require_array(l, "scores", false, &l->scores));
     else
         SPW_TRY(require_array(l, "merges", true, &l->merges));
@@ -125,7 +126,7 @@ static int walk_tokens(const struct loader *l, void *arg,
             t.type = BYTE;
         t.added = t.type == UNKNOWN || t.type == CONTROL || t.type == USER_DEFINED;
         /* A merge may give an added token. Pieces of SentencePiece never merge into one. */
-        t.in_model = !t.added || l->kind != LLAMA;
+        t.in_model = !t.added || (l->kind != LLAMA && l->kind != T5);
         if (t.bytes && !is_padding(&t))
             SPW_TRY(each(l, &t, arg));
     }
@@ -187,6 +188,17 @@ static int compare_scores(const void *a, const void *b)
                                 : (x->id > y->id) - (x->id < y->id);
 }
 
+/* NAN: the file has none; *rc gets -EINVAL. */
+static float score_of(const struct loader *l, const struct token *t, int *rc)
+{
+    const float score = (float)spw_gguf_number(l->scores, (uint64_t)t->id);
+    if (isnan(score))
+        *rc = spw_fail(l->build.err, -EINVAL,
+                       "%s: tokenizer.ggml.scores[%d]: found no number, expected one",
+                       l->build.name, (int)t->id);
+    return score;
+}
+
 struct scores {
     struct score *at;
     size_t n;
@@ -195,15 +207,10 @@ struct scores {
 static int take_score(const struct loader *l, const struct token *t, void *arg)
 {
     struct scores *s = arg;
-    float score = (float)spw_gguf_number(l->scores, (uint64_t)t->id);
-    if (t->type != NORMAL)
-        return 0;
-    if (isnan(score))
-        return spw_fail(l->build.err, -EINVAL,
-                        "%s: tokenizer.ggml.scores[%d]: found no number, expected one",
-                        l->build.name, (int)t->id);
-    s->at[s->n++] = (struct score){score, t->id};
-    return 0;
+    int rc = 0;
+    if (t->type == NORMAL)
+        s->at[s->n++] = (struct score){score_of(l, t, &rc), t->id};
+    return rc;
 }
 
 /* Tokens of equal score have equal rank: the leftmost pair then merges first. */
@@ -224,6 +231,28 @@ static int load_scores(const struct loader *l)
     }
     spw_free(s.at);
     return rc;
+}
+
+/* Only normal tokens and those that users have defined are in a text. */
+static int take_unigram(const struct loader *l, const struct token *t, void *arg)
+{
+    double *least = arg, *score = &l->build.t->scores[t->id];
+    int rc = 0;
+    *score = t->type == NORMAL ? (double)score_of(l, t, &rc) : -INFINITY;
+    if (t->type == NORMAL)
+        *least = fmin(*least, *score);
+    return rc;
+}
+
+static int load_unigram(const struct loader *l)
+{
+    struct spw_tokenizer *t = l->build.t;
+    double least = INFINITY;
+    t->model = SPW_TOK_UNIGRAM;
+    SPW_TRY(spw_grow(&t->scores, &t->score_capacity, t->n_entries, sizeof *t->scores));
+    SPW_TRY(walk_tokens(l, &least, take_unigram));
+    t->unknown_score = (isfinite(least) ? least : 0) - 10;
+    return 0;
 }
 
 /* "left right": the space is not the first character, which may itself be one. */
@@ -281,6 +310,44 @@ static int mark_spaces(struct spw_tokenizer *t, bool prefix)
     return 0;
 }
 
+static int replace_all(const struct loader *l, const char *regex, const char *to)
+{
+    struct spw_tokenizer *t = l->build.t;
+    struct spw_tok_step *step;
+    SPW_TRY(spw_tok_build_step(&t->norms, SPW_TOK_REPLACE, to, &step));
+    return spw_tok_pattern_regex(&step->pattern, t->regex_memory, regex, l->build.name,
+                                 l->build.err);
+}
+
+/* What SentencePiece makes of a text first: its map of characters, then one space for several, and
+ * none at the ends. */
+static int normalize_pieces(const struct loader *l)
+{
+    const char *key = "tokenizer.ggml.precompiled_charsmap";
+    const struct spw_gguf_value *map = spw_gguf_find(l->g, key);
+    struct spw_tok_step *step;
+    bool strips = true;
+    SPW_TRY(spw_keys_bool(&l->keys, "remove_extra_whitespaces", &strips));
+    if (map) {
+        const bool is_map = map->array && map->n == map->bytes &&
+                            spw_tok_charsmap_check((const char *)map->at, map->bytes);
+        if (!is_map)
+            return spw_fail(l->build.err, -EINVAL,
+                            "%s: %s: found no map of characters, expected one of SentencePiece",
+                            l->build.name, key);
+        SPW_TRY(spw_tok_build_step(&l->build.t->norms, SPW_TOK_CHARSMAP, NULL, &step));
+        step->longest = true;
+        step->content = spw_alloc(map->bytes);
+        step->content_bytes = map->bytes;
+        if (!step->content)
+            return -ENOMEM;
+        memcpy(step->content, map->at, map->bytes);
+    }
+    if (strips)
+        SPW_TRY(replace_all(l, "^ +| +$", ""));
+    return strips ? replace_all(l, "  +", " ") : 0;
+}
+
 static int split_bytes(const struct loader *l)
 {
     struct spw_tokenizer *t = l->build.t;
@@ -320,13 +387,16 @@ static int add_special(const struct loader *l, const char *flag, bool otherwise,
 static int load_steps(struct loader *l)
 {
     struct spw_tokenizer *t = l->build.t;
-    bool prefix = l->kind == LLAMA && !(l->architecture && l->architecture->plain_start);
-    const bool bos = l->kind != GPT2 || l->pre->bos;
+    const bool marks = l->kind == LLAMA || l->kind == T5; /* spaces in front, too */
+    bool prefix = marks && !(l->architecture && l->architecture->plain_start);
+    const bool bos = l->kind == GPT2 ? l->pre->bos : l->kind != T5;
     /* Ollama's converter does not write this key. */
     SPW_TRY(spw_keys_bool(&l->keys, "add_space_prefix", &prefix));
     SPW_TRY(add_special(l, "add_bos_token", bos, "bos_token_id", &t->prefix));
-    SPW_TRY(add_special(l, "add_eos_token", false, "eos_token_id", &t->suffix));
-    return l->kind == GPT2 ? split_bytes(l) : mark_spaces(t, prefix && l->kind == LLAMA);
+    SPW_TRY(add_special(l, "add_eos_token", l->kind == T5, "eos_token_id", &t->suffix));
+    if (l->kind == T5)
+        SPW_TRY(normalize_pieces(l));
+    return l->kind == GPT2 ? split_bytes(l) : mark_spaces(t, prefix && marks);
 }
 
 /* ---- all of it ---- */
@@ -355,16 +425,17 @@ static const char *usual_pre(const struct loader *l, const char *pre)
 
 static int read_kind(struct loader *l)
 {
-    static const char *const names[] = {[LLAMA] = "llama", [GPT2] = "gpt2", [GEMMA4] = "gemma4"};
+    static const char *const names[] = {
+        [LLAMA] = "llama", [GPT2] = "gpt2", [GEMMA4] = "gemma4", [T5] = "t5"};
     const char *model = NULL, *pre = "default";
     SPW_TRY(spw_keys_string(&l->keys, "model", &model));
     SPW_TRY(spw_keys_string(&l->keys, "pre", &pre));
     if (model && !strcmp(model, "llama") && !strcmp(pre, "gemma4")) /* so Ollama writes it */
         model = "gemma4";
-    for (l->kind = LLAMA; l->kind <= GEMMA4 && strcmp(model ? model : "", names[l->kind]);)
+    for (l->kind = LLAMA; l->kind <= T5 && strcmp(model ? model : "", names[l->kind]);)
         l->kind++;
-    if (l->kind > GEMMA4) {
-        spw_keys_refuse(&l->keys, "model", "llama, gpt2 or gemma4");
+    if (l->kind > T5) {
+        spw_keys_refuse(&l->keys, "model", "llama, gpt2, gemma4 or t5");
         return -ENOTSUP;
     }
     l->pre = l->kind == GPT2 ? spw_tok_gguf_pre_find(usual_pre(l, pre)) : NULL;
@@ -397,7 +468,7 @@ static int load(struct loader *l)
     SPW_TRY(walk_tokens(l, NULL, load_token));
     spw_tok_build_characters(&l->build);
     SPW_TRY(read_unknown(l));
-    SPW_TRY(l->kind == LLAMA ? load_scores(l) : load_merges(l));
+    SPW_TRY(l->kind == LLAMA ? load_scores(l) : l->kind == T5 ? load_unigram(l) : load_merges(l));
     SPW_TRY(load_steps(l));
     SPW_TRY(walk_tokens(l, NULL, load_added));
     return spw_tok_build_finish(&l->build);

@@ -347,9 +347,10 @@ static void add_special(const struct writer *w)
     if (bos >= 0)
         spw_gguf_add_u32(w->w, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
     add_ends(w);
-    if (w->config->n_suppressed)
-        spw_gguf_add(w->w, "tokenizer.ggml.suppress_tokens", SPW_GGUF_I32, true,
-                     w->config->suppressed, w->config->n_suppressed);
+    const struct spw_token_list *suppressed = &w->config->token_rules.lists[SPW_SUPPRESS];
+    if (suppressed->n)
+        spw_gguf_add(w->w, "tokenizer.ggml.suppress_tokens", SPW_GGUF_I32, true, suppressed->ids,
+                     suppressed->n);
     if (!t)
         return;
     if (t->has_unk && t->unk_id >= 0)

@@ -160,6 +160,7 @@ struct spw_tok_step {
     bool invert;                    /* the same */
     enum spw_tok_scheme scheme;     /* METASPACE; of a decoder: the first token's space vanishes */
     bool left, right;               /* STRIP of a normalizer */
+    bool longest;                   /* CHARSMAP: as SentencePiece looks for keys */
     size_t start, stop;             /* STRIP of a decoder, in characters */
 };
 
@@ -328,8 +329,16 @@ struct spw_tok_model_work {
     size_t path_capacity;
     const char *text; /* borrowed: the word in work */
     size_t bytes;
+    bool (*stopped)(void); /* as in struct spw_encoding */
 };
 
+/* Asks now and then, by the number of the step in a long word. -ECANCELED: the caller wants no
+ * more. */
+static inline int spw_tok_work_goes_on(const struct spw_tok_model_work *w, size_t step)
+{
+    enum { EVERY = 1 << 16 };
+    return (step + 1) % EVERY == 0 && w->stopped && w->stopped() ? -ECANCELED : 0;
+}
 int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id);
 /* Appends the ids of one piece. -ENODATA: an unknown character and no unk token. */
 int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w,

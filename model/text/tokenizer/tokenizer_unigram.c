@@ -9,6 +9,14 @@
  * bytes, if the model has tokens for all of them. So does the tokenizers package. */
 #include "model/text/tokenizer/tokenizer_impl.h"
 
+#include <math.h>
+
+/* Some tokens, such as bytes, are in a text only where nothing else is. */
+static bool is_of_text(const struct spw_tokenizer *t, int32_t id)
+{
+    return t->scores[id] > -INFINITY;
+}
+
 static void continue_path(struct spw_tok_path *paths, size_t begin, size_t end, double score,
                           int32_t id)
 {
@@ -17,9 +25,11 @@ static void continue_path(struct spw_tok_path *paths, size_t begin, size_t end, 
         paths[end] = (struct spw_tok_path){score, (uint32_t)begin, id};
 }
 
-static int find_paths(const struct spw_tokenizer *t, struct spw_tok_path *paths, const char *text,
-                      size_t bytes)
+static int find_paths(const struct spw_tokenizer *t, const struct spw_tok_model_work *w,
+                      const char *text, size_t bytes)
 {
+    struct spw_tok_path *paths = w->paths;
+    size_t n = 0; /* characters */
     paths[0] = (struct spw_tok_path){0};
     for (size_t end = 1; end <= bytes; end++)
         paths[end].begin = UINT32_MAX;
@@ -27,7 +37,10 @@ static int find_paths(const struct spw_tokenizer *t, struct spw_tok_path *paths,
         struct spw_tok_search s = {0};
         bool is_token = false; /* the character alone */
         len = spw_tok_utf8_len(text + i);
+        SPW_TRY(spw_tok_work_goes_on(w, n++));
         for (int64_t id; (id = spw_tok_find_next(&t->pieces, text + i, bytes - i, &s)) >= 0;) {
+            if (!is_of_text(t, (int32_t)id))
+                continue;
             continue_path(paths, i, i + s.bytes, t->scores[id], (int32_t)id);
             is_token |= s.bytes == len;
         }
@@ -59,7 +72,9 @@ static void turn_path(struct spw_tok_path *paths, size_t bytes)
 static int add_unknown(const struct spw_tokenizer *t, const char *text, size_t bytes,
                        struct spw_tok_ids *ids)
 {
-    const int32_t id = spw_tok_map_find(t, &t->vocab, text, bytes);
+    int32_t id = spw_tok_map_find(t, &t->vocab, text, bytes);
+    if (id >= 0 && !is_of_text(t, id))
+        id = -1;
     bool has_bytes = t->byte_fallback && id < 0;
     for (size_t i = 0; i < bytes && has_bytes; i++)
         has_bytes = t->byte_ids[(uint8_t)text[i]] >= 0;
@@ -72,7 +87,7 @@ int spw_tok_unigram_encode(const struct spw_tokenizer *t, struct spw_tok_model_w
                            const char *text, size_t bytes, struct spw_tok_ids *ids)
 {
     SPW_TRY(spw_grow(&w->paths, &w->path_capacity, bytes + 1, sizeof *w->paths));
-    SPW_TRY(find_paths(t, w->paths, text, bytes));
+    SPW_TRY(find_paths(t, w, text, bytes));
     turn_path(w->paths, bytes);
     for (size_t at = 0, end; at < bytes; at = end) {
         const int32_t id = w->paths[at].id;

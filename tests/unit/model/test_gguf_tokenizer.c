@@ -391,7 +391,7 @@ static void test_wrong(void)
     static const struct {
         const char *keys, *refused;
     } cases[] = {
-        {"'model': 'bert'", "model: found \"bert\", expected llama, gpt2 or"},
+        {"'model': 'bert'", "model: found \"bert\", expected llama, gpt2, gemma4 or t5"},
         {"'model': 'no_vocab'", "found no tokenizer"},
         {"'model': 'none'", "found no tokenizer"},
         {"'model': 'no_vocabulary'", "model: found \"no_vocabulary\", exp"},
@@ -499,6 +499,90 @@ static void check_pieces(struct spw_tokenizer *t, const char *name, const char *
                      (strstr(spw_tokenizer_token(t, ids[k]), "\u010a") != NULL));
     CHECK_MSG(!strcmp(got, pieces), "%s: %s, not %s", name, got, pieces);
     spw_free(ids);
+    spw_tokenizer_close(t);
+}
+
+/* ---- Unigram ---- */
+
+/* A map of characters: A is a, AB is z, a tab is a space. Children of a unit at `at` begin at
+ * at ^ (unit >> 10). */
+static size_t make_map(uint32_t map[1 + 0x400 + 2])
+{
+    static const char texts[] = "a\0z\0 ";
+    uint32_t *units = map + 1;
+    memset(map, 0, (1 + 0x400 + 2) * sizeof *map);
+    map[0] = 0x400 * sizeof *units;
+    units[0] = 0x100 << 10;
+    units[0x141] = 'A' | 1 << 8 | (0x141 ^ 0x200) << 10;
+    units[0x200] = 1u << 31 | 0;
+    units[0x242] = 'B' | 1 << 8 | (0x242 ^ 0x300) << 10;
+    units[0x300] = 1u << 31 | 2;
+    units[0x109] = '\t' | 1 << 8 | (0x109 ^ 0x304) << 10;
+    units[0x304] = 1u << 31 | 4;
+    memcpy(units + 0x400, texts, sizeof texts);
+    return (1 + 0x400) * sizeof *map + sizeof texts;
+}
+
+/* strips: as SentencePiece does it, else each space stays. */
+static struct spw_tokenizer *open_unigram(bool strips, const void *map, size_t map_bytes)
+{
+    static const char *const texts[] = {"<unk>",    "</s>", "\u2581", "a",      "b", "\u2581a",
+                                        "\u2581ab", "z",    "<x>",    "<0x43>", "q"};
+    static const int32_t types[] = {2, 3, 1, 1, 1, 1, 1, 1, 4, 6, 5};
+    static const float scores[] = {0, 0, -2, -3, -3, -4, -4.5f, -5, 0, 0, 0};
+    enum { N = sizeof scores / sizeof *scores };
+    struct spw_gguf_string tokens[N];
+    struct spw_gguf_writer w = {0};
+    struct file f = {0};
+    for (int i = 0; i < N; i++)
+        tokens[i] = (struct spw_gguf_string){texts[i], strlen(texts[i])};
+    FILE *out = open_memstream(&f.at, &f.n);
+    spw_gguf_add_string(&w, "general.architecture", "llama");
+    spw_gguf_add_string(&w, "tokenizer.ggml.model", "t5");
+    spw_gguf_add_strings(&w, "tokenizer.ggml.tokens", tokens, N);
+    spw_gguf_add(&w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, scores, N);
+    spw_gguf_add(&w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, types, N);
+    spw_gguf_add_u32(&w, "tokenizer.ggml.unknown_token_id", 0);
+    spw_gguf_add_u32(&w, "tokenizer.ggml.eos_token_id", 1);
+    spw_gguf_add_bool(&w, "tokenizer.ggml.remove_extra_whitespaces", strips);
+    if (map)
+        spw_gguf_add(&w, "tokenizer.ggml.precompiled_charsmap", SPW_GGUF_U8, true, map, map_bytes);
+    CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
+    spw_gguf_writer_free(&w);
+    struct spw_tokenizer *t = open_keys(&f);
+    free(f.at);
+    return t;
+}
+
+static void expect_ids(const struct spw_tokenizer *t, const char *text, const char *expected)
+{
+    char got[128] = "";
+    int32_t *ids = NULL;
+    size_t n = 0;
+    CHECK(!spw_tokenizer_encode(t, text, strlen(text), true, &ids, &n, NULL));
+    for (size_t i = 0; i < n; i++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%d ", ids[i]);
+    CHECK_MSG(!strcmp(got, expected), "\"%s\": %s, not %s", text, got, expected);
+    spw_free(ids);
+}
+
+static void test_unigram(void)
+{
+    uint32_t map[1 + 0x400 + 2];
+    const size_t bytes = make_map(map);
+    struct spw_tokenizer *t = open_unigram(true, map, bytes);
+    expect_ids(t, "ab", "6 1 ");
+    expect_ids(t, "  AB  a\tb ", "2 7 5 2 4 1 "); /* the longest key of the map */
+    expect_ids(t, "ACA", "5 9 3 1 ");
+    expect_ids(t, "a<x>b", "5 8 2 4 1 ");
+    expect_ids(t, "<0x43>", "2 0 1 "); /* bytes and unused tokens are in no text */
+    expect_ids(t, "C", "2 9 1 ");
+    expect_ids(t, "q", "2 0 1 ");
+    expect_ids(t, "  ", "1 ");
+    spw_tokenizer_close(t);
+    t = open_unigram(false, NULL, 0);
+    expect_ids(t, " a  b", "2 5 2 2 4 1 ");
+    expect_ids(t, "AB", "2 0 1 ");
     spw_tokenizer_close(t);
 }
 
@@ -746,6 +830,7 @@ int main(void)
     test_no_scores();
     test_wrong();
     test_ids();
+    test_unigram();
     test_pres();
     test_usual_pres();
     test_default_ids();

@@ -353,6 +353,34 @@ static void test_stopped(void)
     spw_tokenizer_close(t);
 }
 
+static int n_asked;
+
+static bool stopped_later(void)
+{
+    return n_asked++;
+}
+
+/* One piece of 200,000 characters: the model asks, too. */
+static void test_stopped_inside(void)
+{
+    static const char *const models[] = {
+        UNIGRAM("", ",\"unk_id\":0"),
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[[\"a\",\"a\"]]}}"};
+    static char text[200000];
+    memset(text, 'a', sizeof text);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct spw_tokenizer *t = parse(models[i]);
+        const struct spw_encoding e = {
+            .text = text, .bytes = sizeof text, .stopped = stopped_later};
+        struct spw_error err = {0};
+        int32_t *ids = NULL;
+        size_t n = 0;
+        n_asked = 0;
+        CHECK(spw_tokenizer_encode_spans(t, &e, &ids, &n, &err) == -ECANCELED && n_asked == 2);
+        spw_tokenizer_close(t);
+    }
+}
+
 static void test_template(void)
 {
     struct spw_tokenizer *t = parse(SIMPLE("\"added_tokens\":[" ADDED(20, "<s>", "") "," ADDED(
@@ -432,6 +460,7 @@ int main(void)
     test_normal_limit();
     test_marks();
     test_stopped();
+    test_stopped_inside();
     test_decoders();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
