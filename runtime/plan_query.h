@@ -94,6 +94,8 @@ struct spw_plan_info {
     struct spw_fallback fallback;
 };
 
+/* KV lies in tiles of so many consecutive positions. */
+uint32_t spw_plan_tile_tokens(void);
 /* Plans as spw_engine_open does. -ENOMEM: the budgets are too small (err->budgets); -EINVAL:
  * options or model. smallest_*_bytes are filled in also when a budget was too small: for the
  * precision of the plan, or after a refusal for the precision that was asked for. */
@@ -115,6 +117,11 @@ struct spw_plan_request {
     const int32_t *prompt;
     /* As in struct spw_result, for each token of the answer; borrowed; NULL: no drafts. */
     const uint8_t *step_rows;
+    /* Of a beam search: ends_at is its number of steps. parents, n_steps: as in struct spw_result,
+     * borrowed; from step n_steps on each beam goes on as itself. */
+    uint32_t n_beams; /* 0: no search */
+    const uint8_t *parents;
+    uint64_t n_steps;
 };
 
 /* Bytes of experts that a run misses on each link, beside all others: at least, at most, and
@@ -151,7 +158,7 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *exp
 /* Predicts the bytes that spw_stats counts for an engine that is open, if one batch with these
  * requests was all that it has done: tokens, lengths and finds as they were. -ENODATA: something
  * happened that no plan can know: memory or a write was refused, a budget changed, tiles were lost,
- * a session was saved, a step was interrupted or set aside. The routing of experts is that of the
+ * a session was saved, a step was interrupted or set aside, a beam search waited for a drive. The routing of experts is that of the
  * engine: which of them missed follows from the rule by which they stay. */
 int spw_engine_predict(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine *e,
                        const struct spw_plan_request *requests, size_t n, struct spw_error *err);

@@ -19,8 +19,7 @@ void spw_sampler_close(struct spw_sampler *s);
 int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err);
 /* Picks the next token after `tokens`, with the counter-based generator at (seed, stream,
  * n_tokens): the choices for a sequence depend only on its own tokens. Penalties need the tokens,
- * of which the first n_prompt are the prompt. Ids outside of the vocabulary are passed over. Tokens
- * that the model suppresses need a bias of minus infinity each; a batch adds these by itself.
+ * of which the first n_prompt are the prompt. Ids outside of the vocabulary are passed over.
  * -EDOM: one of the logits is NaN. */
 int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, const float *logits,
                          const int32_t *tokens, size_t n_prompt, size_t n_tokens);

@@ -17,6 +17,7 @@
 #define SPW_RUNTIME_SPILLWAY_H
 
 #include "base/dtype.h"
+#include "base/token_rules.h"
 #include "base/types.h"
 
 #ifdef __cplusplus
@@ -356,8 +357,8 @@ struct spw_logit_bias {
     float bias; /* -100 to 100 */
 };
 
-/* How a token is picked from logits. runtime/batch/sampler.c has the meaning and the order of all
- * steps. */
+/* How a token is picked from logits. runtime/rules/logit_rules.h and runtime/batch/sampler.c have
+ * the meaning and the order of all steps. */
 struct spw_sampling {
     float temperature;        /* 0: greedy */
     uint32_t top_k;           /* 0: off */
@@ -368,10 +369,15 @@ struct spw_sampling {
     float frequency_penalty;  /* the same, times how often the token was generated */
     const struct spw_logit_bias *logit_bias; /* borrowed; added to the logits; a batch copies it */
     size_t n_logit_bias;
-    /* [vocab] bits: tokens that may be picked; NULL: all. Borrowed. A batch sets it where a request
-     * has a grammar, and takes none from a caller. */
+    /* In a request, 0 and lists whose ids are NULL: as the model's files say; SPW_NONE and empty
+     * lists with ids that are not NULL: off. A batch copies the lists. */
+    struct spw_token_rules rules;
+    /* A batch sets what follows, and takes none of it from a caller. [vocab] bits: tokens that may
+     * be picked, where a request has a grammar; NULL: all. Borrowed. */
     const uint64_t *allowed;
-    uint64_t seed, stream; /* the n-th draw of a seed and a stream is always the same draw */
+    struct spw_token_list ends; /* the tokens that end an answer */
+    uint64_t most_tokens;       /* of prompt and answer */
+    uint64_t seed, stream;      /* the n-th draw of a seed and a stream is always the same draw */
 };
 
 /* When a beam search ends. */
@@ -382,12 +388,17 @@ enum spw_early_stopping {
                               0 */
 };
 
+enum {
+    SPW_BEAMS_MOST = 256,
+    SPW_BEAM_TOKEN_BYTES = 17, /* host memory of a search, for each beam and new token */
+};
+
 /* A beam search: of all answers, those whose sums of log-probabilities, divided by their lengths to
  * the power of length_penalty, are the largest that n_beams find (transformers 5.24; with groups
  * that differ from each other as transformers 4.55.4). No result depends on budgets or on other
  * requests. */
 struct spw_beam_search {
-    uint32_t n_beams;  /* 0: none; at most options.sessions, and 256 */
+    uint32_t n_beams;  /* 0: none; at most options.sessions, and SPW_BEAMS_MOST */
     uint32_t n_groups; /* divides n_beams; 0: 1 */
     uint32_t n_return; /* answers that the caller gets, at most n_beams; 0: all */
     /* With groups, above 0: what a token loses for each beam of an earlier group with this token */
@@ -484,6 +495,10 @@ struct spw_result {
      * request: 1, and one for each draft, and SPW_STEP_BY_MTP if the MTP layer proposed these; of a
      * draft that stayed: 0. NULL: no drafts. */
     uint8_t *step_rows;
+    /* [n_steps][n_beams], of the first request of a beam search: as which beam each one went on,
+     * after each step. NULL: none. */
+    uint8_t *parents;
+    uint64_t n_steps;
     /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
      * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */
     uint64_t logits_hash;

@@ -154,85 +154,6 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
     return 0;
 }
 
-/* Reads one id, or for eos a list of ids. An absent key and null leave the old value. */
-static int read_token(const struct spw_keys *keys, const char *key, int32_t *ids, uint32_t *n,
-                      uint32_t capacity)
-{
-    if (!spw_keys_has(keys, key))
-        return 0;
-    const json_t *value = json_object_get(keys->object, key);
-    bool list = json_is_array(value) && capacity > 1;
-    size_t count = list ? json_array_size(value) : 1;
-    const char *expected = capacity > 1 ? "a token id or a list of at most 16" : "a token id";
-    if (count > capacity)
-        return spw_keys_refuse(keys, key, expected);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *item = list ? json_array_get(value, i) : value;
-        json_int_t id = json_integer_value(item);
-        if (!json_is_integer(item) || id < 0 || id > INT32_MAX)
-            return spw_keys_refuse(keys, key, expected);
-        ids[i] = (int32_t)id;
-    }
-    *n = (uint32_t)count;
-    return 0;
-}
-
-/* An answer never ends with an id that the model cannot choose. */
-static int check_eos(const struct spw_model_config *out, const struct spw_keys *keys)
-{
-    char expected[64];
-    snprintf(expected, sizeof expected, "ids below vocab_size, %u", out->vocab);
-    for (uint32_t i = 0; i < out->n_eos; i++)
-        if ((uint32_t)out->eos[i] >= out->vocab)
-            return spw_keys_refuse(keys, "eos_token_id", expected);
-    return 0;
-}
-
-/* transformers passes over ids that the model does not have. */
-static int read_suppressed(struct spw_model_config *out, const struct spw_keys *keys)
-{
-    const char *key = "suppress_tokens";
-    const json_t *value = json_object_get(keys->object, key);
-    const bool list = json_is_array(value);
-    const size_t count = list ? json_array_size(value) : 1;
-    if (!value)
-        return 0;
-    out->n_suppressed = 0;
-    for (size_t i = 0; i < count && !json_is_null(value); i++) {
-        const json_t *item = list ? json_array_get(value, i) : value;
-        const json_int_t id = json_integer_value(item);
-        const bool is_token = id >= 0 && id < (json_int_t)out->vocab;
-        if (!json_is_integer(item) || (is_token && out->n_suppressed == SPW_CONFIG_MAX_SUPPRESSED))
-            return spw_keys_refuse(keys, key, "a list of at most 128 token ids");
-        if (is_token)
-            out->suppressed[out->n_suppressed++] = (int32_t)id;
-    }
-    return 0;
-}
-
-/* The defaults of the family, then config.json, then generation_config.json; the later one wins. */
-static int read_tokens(struct spw_model_config *out, const struct spw_config_source *source,
-                       const struct spw_keys *generation)
-{
-    const struct spw_keys *places[] = {&source->top, &source->text, generation};
-    uint32_t n_bos = 0;
-    out->bos = source->family->bos;
-    out->eos[0] = source->family->eos;
-    out->n_eos = source->family->eos >= 0;
-    for (size_t i = 0; i < 3; i++) {
-        if (spw_keys_is_null(places[i], "eos_token_id"))
-            out->n_eos = 0;
-        if (spw_keys_is_null(places[i], "bos_token_id"))
-            out->bos = -1;
-        SPW_TRY(read_token(places[i], "eos_token_id", out->eos, &out->n_eos, SPW_CONFIG_MAX_EOS));
-        SPW_TRY(read_token(places[i], "bos_token_id", &out->bos, &n_bos, 1));
-        if (spw_keys_has(places[i], "eos_token_id"))
-            SPW_TRY(check_eos(out, places[i]));
-        SPW_TRY(read_suppressed(out, places[i]));
-    }
-    return 0;
-}
-
 /* The later file wins, as for tokens; transformers has had the key in both files. */
 static int read_cache(struct spw_model_config *out, const struct spw_config_source *source,
                       const struct spw_keys *generation)
@@ -288,7 +209,7 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     if (source->gguf && source->gguf->long_factors)
         SPW_TRY(spw_config_add_rope_factors(out, &source->text, rope, SPW_ROPE_LONG));
     SPW_TRY(read_cache(out, source, generation));
-    return read_tokens(out, source, generation);
+    return spw_config_read_tokens(out, source, generation);
 }
 
 /* The word Infinity is no JSON, but Python writes it. Returns a copy with a large number in its
@@ -360,5 +281,7 @@ void spw_config_free(struct spw_model_config *config)
     spw_free(config->slice_layers);
     spw_free(config->slice_kinds);
     spw_free(config->rope_factors);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        spw_free(config->rule_tokens[k]);
     *config = (struct spw_model_config){0};
 }

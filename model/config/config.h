@@ -14,6 +14,7 @@
 #include "quant/layer_kind.h"
 #include "base/base.h"
 #include "base/dtype.h"
+#include "base/token_rules.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +22,6 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define SPW_CONFIG_MAX_EOS 16
-#define SPW_CONFIG_MAX_SUPPRESSED 128
 #define SPW_CONFIG_MAX_RULES 8
 /* Positions become floats: below this limit every position has a float of its own. */
 #define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
@@ -219,9 +219,9 @@ struct spw_model_config {
     float *rope_factors;       /* owned: what rope[] has of longrope */
     int32_t eos[SPW_CONFIG_MAX_EOS];
     uint32_t n_eos;
-    int32_t bos;                                   /* -1: none */
-    int32_t suppressed[SPW_CONFIG_MAX_SUPPRESSED]; /* tokens that no answer has */
-    uint32_t n_suppressed;
+    int32_t bos;                           /* -1: none */
+    struct spw_token_rules token_rules;    /* of all answers; lists are in rule_tokens */
+    int32_t *rule_tokens[SPW_TOKEN_LISTS]; /* owned */
     /* Facts that the files do not store and that follow from a rule, and what is left out, as
      * sentences. */
     const char *rules[SPW_CONFIG_MAX_RULES];

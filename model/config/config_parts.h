@@ -55,6 +55,10 @@ int spw_config_read_blocks(struct spw_model_config *out, const struct spw_keys *
 /* config_mixer.c: fills out->mixer. The sizes and out->layer_kinds must be set. */
 int spw_config_read_mixer(struct spw_model_config *out, const struct spw_config_source *source);
 
+/* config_tokens.c: bos, eos, token_rules. The vocabulary must be set. */
+int spw_config_read_tokens(struct spw_model_config *out, const struct spw_config_source *source,
+                           const struct spw_keys *generation);
+
 /* config_experts.c: fills out->experts and out->has_experts, which has its memory. The sizes must
  * be set. */
 int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source);

@@ -180,21 +180,40 @@ static int open_text(struct spw_answer *a, const struct spw_request *r,
     return spw_stop_open(&a->stop, r->stop, r->n_stop, err);
 }
 
-/* The biases of the request, and those that exclude tokens which the model never chooses. */
-static int open_biases(struct spw_answer *a, const struct spw_sampling *p)
+/* NULL: no memory. */
+static void *copy(const void *from, size_t n, size_t bytes)
+{
+    void *to = spw_alloc_zero(n, bytes);
+    if (to && n)
+        memcpy(to, from, n * bytes);
+    return to;
+}
+
+/* A number of the request, or of the model's files. */
+static void choose_number(uint64_t *own, uint64_t files)
+{
+    *own = *own == SPW_NONE ? 0 : *own ? *own : files;
+}
+
+static int open_sampling(struct spw_answer *a, const struct spw_request *r)
 {
     const struct spw_model_config *c = a->config;
-    const size_t n = p->n_logit_bias + c->n_suppressed;
-    a->logit_bias = spw_alloc_zero(n, sizeof *a->logit_bias);
-    if (!a->logit_bias)
-        return -ENOMEM;
-    if (p->n_logit_bias)
-        memcpy(a->logit_bias, p->logit_bias, p->n_logit_bias * sizeof *a->logit_bias);
-    for (uint32_t i = 0; i < c->n_suppressed; i++)
-        a->logit_bias[p->n_logit_bias + i] = (struct spw_logit_bias){c->suppressed[i], -INFINITY};
-    a->request.sampling.logit_bias = a->logit_bias;
-    a->request.sampling.n_logit_bias = n;
-    return 0;
+    struct spw_sampling *p = &a->request.sampling;
+    p->logit_bias = a->logit_bias = copy(p->logit_bias, p->n_logit_bias, sizeof *p->logit_bias);
+    bool all = a->logit_bias;
+    choose_number(&p->rules.no_repeat_ngram_size, c->token_rules.no_repeat_ngram_size);
+    choose_number(&p->rules.min_length, c->token_rules.min_length);
+    choose_number(&p->rules.min_new_tokens, c->token_rules.min_new_tokens);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++) {
+        struct spw_token_list *list = &p->rules.lists[k];
+        const struct spw_token_list from = list->ids ? *list : c->token_rules.lists[k];
+        a->lists[k] = copy(from.ids, from.n, sizeof *from.ids);
+        all &= a->lists[k] != NULL;
+        *list = (struct spw_token_list){a->lists[k], from.n};
+    }
+    p->ends = (struct spw_token_list){c->eos, r->ignore_eos ? 0 : c->n_eos};
+    p->most_tokens = r->n_prompt + r->max_new_tokens;
+    return all ? 0 : -ENOMEM;
 }
 
 static int open_tokens(struct spw_answer *a, const struct spw_request *r)
@@ -206,7 +225,7 @@ static int open_tokens(struct spw_answer *a, const struct spw_request *r)
     a->result.logits_hash = r->given_hash;
     memcpy(a->tokens, r->prompt, r->n_prompt * sizeof *a->tokens);
     a->n_tokens = r->n_prompt;
-    return open_biases(a, &r->sampling);
+    return open_sampling(a, r);
 }
 
 static int open_logprobs(struct spw_answer *a, const struct spw_request *r)
@@ -270,6 +289,8 @@ void spw_answer_close(struct spw_answer *a)
     spw_detokenizer_free(a->detokenizer);
     spw_stop_close(a->stop);
     spw_free(a->logit_bias);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        spw_free(a->lists[k]);
     spw_grammar_run_close(a->grammar);
     spw_free(a->allowed);
     spw_free(a->tokens);
@@ -282,6 +303,7 @@ void spw_result_free(struct spw_result *r)
         return;
     spw_free(r->tokens);
     spw_free(r->step_rows);
+    spw_free(r->parents);
     spw_free(r->prompt_logprobs);
     spw_free(r->logprobs);
     spw_free(r->top_logprobs);

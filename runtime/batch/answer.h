@@ -16,10 +16,10 @@
 #include "runtime/spillway.h"
 
 struct spw_answer {
-    /* prompt: in `tokens`; no other pointer but the session and the logit_bias below */
+    /* prompt: in `tokens`; no other pointer but the session and what sampling has, below */
     struct spw_request request;
-    struct spw_logit_bias *logit_bias; /* [request.sampling.n_logit_bias], those of the caller and
-                                          tokens that the model never chooses */
+    struct spw_logit_bias *logit_bias; /* owned, [request.sampling.n_logit_bias] */
+    int32_t *lists[SPW_TOKEN_LISTS];   /* owned: of request.sampling.rules */
     int32_t *tokens;                   /* [n_prompt + max_new_tokens] */
     size_t n_tokens;                   /* the prompt's, given ones and generated ones */
     struct spw_result result;

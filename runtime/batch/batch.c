@@ -222,6 +222,9 @@ static int check_biases(const struct spw_batch *b, const struct spw_sampling *s,
             return spw_fail(
                 err, -EINVAL, "request %llu: logit_bias: found the token id %d, expected 0 to %u",
                 (unsigned long long)b->n_submitted + 1, (int)s->logit_bias[k].token, vocab - 1);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        SPW_TRY(check_ids(b, spw_token_list_name((enum spw_token_list_kind)k),
+                          s->rules.lists[k].ids, s->rules.lists[k].n, err));
     return 0;
 }
 
@@ -313,9 +316,11 @@ static int add_entry(struct spw_batch *b, const struct spw_group *g,
                              b->tokenizer, b->vocabulary, err);
     if (!rc)
         rc = spw_batch_open_drafts(b, x);
+    if (!rc && g->beams && b->n_submitted + 1 == g->first)
+        rc = spw_batch_open_parents(x);
     if (rc) {
         free_entry(x);
-        return spw_fail(err, rc, "no memory for the drafts of a request");
+        return spw_fail(err, rc, "no memory for the drafts or the beams of a request");
     }
     x->group = *g;
     b->n_own_waiting += request->session != NULL;
@@ -381,7 +386,7 @@ static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
 static bool is_inner(const struct spw_batch_entry *x)
 {
     const uint32_t n = x->answer.request.beams.n_return;
-    return x->group.beams && n && x->id >= x->group.first + n;
+    return x->group.together && n && x->id >= x->group.first + n;
 }
 
 void spw_batch_forget_events(struct spw_batch *b)
@@ -493,9 +498,9 @@ int spw_batch_cancel(struct spw_batch *b, uint64_t id)
     if (!x || x->answer.result.finish != SPW_FINISH_NONE)
         return -ENOENT;
     const struct spw_group g = x->group;
-    for (uint64_t its = g.first; g.beams && its < g.first + g.n; its++)
+    for (uint64_t its = g.first; g.together && its < g.first + g.n; its++)
         cancel(b, spw_batch_find(b, its));
-    if (!g.beams)
+    if (!g.together)
         cancel(b, x);
     return 0;
 }

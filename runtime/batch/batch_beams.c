@@ -7,49 +7,65 @@
 #include "runtime/batch/beam_row.h"
 #include "runtime/rules/beams.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* The members of the search itself. */
+static int check_search(const struct spw_batch *b, const struct spw_beam_search *s,
+                        struct spw_error *err)
+{
+    char most[96];
+    const uint32_t n = spw_min_u32(b->max_running, SPW_BEAMS_MOST);
+    snprintf(most, sizeof most, "at most %u: the sessions of the engine, and at most %d", n,
+             SPW_BEAMS_MOST);
+    const struct {
+        const char *member;
+        double found;
+        bool fits;
+        const char *expected;
+    } rows[] = {
+        {"n_beams", s->n_beams, s->n_beams <= n, most},
+        {"n_return", s->n_return, s->n_return <= s->n_beams, "at most the number of beams"},
+        {"n_groups", s->n_groups, !s->n_groups || s->n_beams % s->n_groups == 0,
+         "a divisor of the number of beams"},
+        {"diversity_penalty", (double)s->diversity_penalty,
+         s->n_groups < 2 || s->diversity_penalty > 0, "a number above 0, because there are groups"},
+        {"length_penalty", (double)s->length_penalty,
+         s->length_penalty >= -100 && s->length_penalty <= 100, "a number from -100 to 100"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!rows[i].fits)
+            return spw_fail(err, -EINVAL, "request %llu: beams.%s: found %g, expected %s",
+                            (unsigned long long)b->n_submitted + 1, rows[i].member, rows[i].found,
+                            rows[i].expected);
+    return 0;
+}
 
 int spw_batch_check_beams(const struct spw_batch *b, const struct spw_request *r,
                           struct spw_error *err)
 {
-    const unsigned long long i = b->n_submitted + 1;
-    const struct spw_beam_search *s = &r->beams;
-    const uint32_t most = spw_min_u32(b->max_running, SPW_BEAMS_MOST);
-    if (!s->n_beams)
+    const struct {
+        const char *member;
+        bool is_wrong;
+        const char *expected;
+    } rows[] = {
+        {"max_new_tokens", !r->max_new_tokens, "at least 1"},
+        {"n_samples", r->n_samples > 1, "one"},
+        {"session", r->session, "none"},
+        {"given", r->n_given, "none"},
+        {"grammar", r->grammar, "none"},
+        {"stop", r->n_stop, "none"},
+        {"logprobs", r->logprobs || r->prompt_logprobs, "none"},
+        {"sampling.temperature", r->sampling.temperature != 0, "0"},
+    };
+    if (!r->beams.n_beams)
         return 0;
-    if (s->n_beams > most)
-        return spw_fail(
-            err, -EINVAL,
-            "request %llu: beams.n_beams: found %u, expected at most %u: the sessions of "
-            "the engine, and at most %d",
-            i, s->n_beams, most, SPW_BEAMS_MOST);
-    if (s->n_return > s->n_beams)
-        return spw_fail(
-            err, -EINVAL,
-            "request %llu: beams.n_return: found %u, expected at most %u, the number of "
-            "beams",
-            i, s->n_return, s->n_beams);
-    if (s->n_groups && s->n_beams % s->n_groups)
-        return spw_fail(err, -EINVAL,
-                        "request %llu: beams.n_groups: found %u, expected a divisor of %u beams", i,
-                        s->n_groups, s->n_beams);
-    if (s->n_groups > 1 && !(s->diversity_penalty > 0))
-        return spw_fail(err, -EINVAL,
-                        "request %llu: beams.diversity_penalty: found %g, expected a number above "
-                        "0, because there are %u groups",
-                        i, (double)s->diversity_penalty, s->n_groups);
-    if (!(s->length_penalty >= -100 && s->length_penalty <= 100))
-        return spw_fail(err, -EINVAL,
-                        "request %llu: beams.length_penalty: found %g, expected a number from -100 "
-                        "to 100",
-                        i, (double)s->length_penalty);
-    if (!r->max_new_tokens || r->n_samples > 1 || r->session || r->n_given || r->grammar ||
-        r->n_stop || r->logprobs || r->prompt_logprobs || r->sampling.temperature != 0)
-        return spw_fail(err, -EINVAL,
-                        "request %llu: a beam search has at least one new token, and no "
-                        "temperature, samples, session, tokens generated before, grammar, stop "
-                        "strings or log-probabilities",
-                        i);
+    SPW_TRY(check_search(b, &r->beams, err));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].is_wrong)
+            return spw_fail(err, -EINVAL, "request %llu: %s: a beam search has %s",
+                            (unsigned long long)b->n_submitted + 1, rows[i].member,
+                            rows[i].expected);
     return 0;
 }
 
@@ -58,6 +74,9 @@ int spw_batch_open_beams(const struct spw_batch *b, const struct spw_request *r,
 {
     const struct spw_model_config *c = spw_engine_config(b->engine);
     const struct spw_beam_search *s = &r->beams;
+    g->together = s->n_beams;
+    if (s->n_beams && b->engine->dry)
+        g->decide = spw_group_replay;
     if (!s->n_beams || b->engine->dry)
         return 0;
     const struct spw_beam_options o = {.n_beams = s->n_beams,
@@ -73,6 +92,13 @@ int spw_batch_open_beams(const struct spw_batch *b, const struct spw_request *r,
                                        .pad = c->n_eos ? c->eos[0] : 0};
     g->decide = spw_group_search;
     return spw_beams_open(&g->beams, &o);
+}
+
+int spw_batch_open_parents(struct spw_batch_entry *x)
+{
+    const struct spw_request *r = &x->answer.request;
+    x->answer.result.parents = spw_alloc_zero(r->max_new_tokens, r->beams.n_beams);
+    return x->answer.result.parents ? 0 : -ENOMEM;
 }
 
 /* ---- the decision ---- */
@@ -137,6 +163,10 @@ static void end_search(struct spw_batch *b, const struct spw_group *g, uint32_t 
 
 void spw_batch_advance_beams(struct spw_batch *b, const struct spw_group *g, uint32_t n)
 {
+    struct spw_result *first = &b->deciding[0]->answer.result;
+    for (uint32_t i = 0; i < n; i++)
+        first->parents[first->n_steps * n + i] = (uint8_t)b->members[i].parent;
+    first->n_steps++;
     for (uint32_t i = 0; i < n; i++)
         if (b->members[i].token < 0) {
             spw_batch_fail(b, b->deciding[i], b->members[i].token);

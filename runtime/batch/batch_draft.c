@@ -91,7 +91,7 @@ int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x)
 static bool may_draft(const struct spw_batch_entry *x)
 {
     const struct spw_session *s = x->session;
-    return s->cached && !x->group.beams && !spw_batch_needs_prompt(x) &&
+    return s->cached && !x->group.together && !spw_batch_needs_prompt(x) &&
            s->n_tokens + 1 == x->answer.n_tokens;
 }
 

@@ -38,14 +38,21 @@ struct spw_group {
                    struct spw_group_member *members, uint32_t n);
     uint64_t first; /* its requests: n numbers from `first` on */
     uint32_t n;
-    /* Of a beam search: its requests start, step and end together. Owned by the entry of the first
-     * request. NULL: each request goes its own way. */
-    struct spw_beams *beams;
+    /* Of a beam search: its requests start, step and end together; else each goes its own way. */
+    bool together;
+    struct spw_beams *beams; /* owned by the entry of the first request; NULL: in a dry run */
+    /* Of a dry run, borrowed: as in struct spw_result; from step n_steps on each goes on as itself
+     */
+    const uint8_t *parents;
+    uint64_t n_steps;
 };
 
 /* Any token follows: where nothing is computed (struct spw_engine.dry). */
 void spw_group_any(const struct spw_group *g, struct spw_sampler *s,
                    struct spw_group_member *members, uint32_t n);
+/* The same for a beam search, whose parents are known. */
+void spw_group_replay(const struct spw_group *g, struct spw_sampler *s,
+                      struct spw_group_member *members, uint32_t n);
 /* Each member picks its next token, with draws of its own. */
 void spw_group_sample(const struct spw_group *g, struct spw_sampler *s,
                       struct spw_group_member *members, uint32_t n);
@@ -257,6 +264,8 @@ int spw_batch_check_beams(const struct spw_batch *b, const struct spw_request *r
 /* Sets the decision of the group, if the request has a beam search. -ENOMEM. */
 int spw_batch_open_beams(const struct spw_batch *b, const struct spw_request *r,
                          struct spw_group *g);
+/* Memory of the first request of a search, for its result. -ENOMEM. */
+int spw_batch_open_parents(struct spw_batch_entry *x);
 /* Carries out what was decided of the n beams that decide; their sessions are those of their
  * parents. */
 void spw_batch_advance_beams(struct spw_batch *b, const struct spw_group *g, uint32_t n);

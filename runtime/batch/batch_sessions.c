@@ -158,7 +158,7 @@ static bool fit_together(struct spw_batch *b)
 /* Requests that start together: one, or the beams of a search. */
 static uint32_t n_together(const struct spw_batch_entry *x)
 {
-    return x->group.beams ? x->group.n : 1;
+    return x->group.together ? x->group.n : 1;
 }
 
 /* Puts x, and the requests that start with it, into the next free places; or, with `out`, takes
@@ -330,7 +330,7 @@ static bool any_session(const struct spw_batch *b, const struct spw_batch_entry 
     bool any = false;
     for (struct spw_batch_entry *y = NULL; (y = spw_batch_next(b, y));)
         any |= y->session && y->session->of_batch &&
-               !(x->group.beams && x->group.first == y->group.first);
+               !(x->group.together && x->group.first == y->group.first);
     return any || b->n_ended;
 }
 

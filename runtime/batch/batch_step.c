@@ -26,7 +26,7 @@ void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
     say_why(b, x, rc);
     for (uint64_t id = g.first; id < g.first + g.n; id++) {
         struct spw_batch_entry *y = spw_batch_find(b, id);
-        if (y != x && (!g.beams || !y || y->answer.result.finish != SPW_FINISH_NONE))
+        if (y != x && (!g.together || !y || y->answer.result.finish != SPW_FINISH_NONE))
             continue;
         y->rc = rc;
         y->why = x->why;
@@ -103,7 +103,7 @@ static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t toke
     }
     if (finish != SPW_FINISH_NONE)
         spw_batch_end_well(b, x, finish);
-    else if (first && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
+    else if (first && !x->group.together && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
         /* later the session cannot be cut back to its prompt, with which others can begin */
         spw_session_publish(x->session, NULL);
 }
@@ -185,7 +185,7 @@ static void move_sessions(struct spw_batch *b, uint32_t n)
 static void decide(struct spw_batch *b, const struct spw_group *g)
 {
     const uint32_t n = gather(b, g);
-    if (g->beams && n < g->n)
+    if (g->together && n < g->n)
         return;
     g->decide(g, b->sampler, b->members, n);
     move_sessions(b, n);
@@ -234,6 +234,15 @@ void spw_group_any(const struct spw_group *g, struct spw_sampler *s,
         members[i].n_stay = members[i].answer->n_tokens;
         members[i].token = 0;
     }
+}
+
+void spw_group_replay(const struct spw_group *g, struct spw_sampler *s,
+                      struct spw_group_member *members, uint32_t n)
+{
+    const uint64_t step = members[0].answer->result.n_tokens;
+    spw_group_any(g, s, members, n);
+    for (uint32_t i = 0; i < n; i++)
+        members[i].parent = step < g->n_steps ? g->parents[step * n + i] : step ? i : 0;
 }
 
 /* ---- steps ---- */

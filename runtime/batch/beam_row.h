@@ -15,8 +15,9 @@ struct spw_row_of_beam {
     float diversity_penalty;
 };
 
-/* Log softmax in f32, then diversity, biases and penalties, as transformers orders them. The result
- * [vocab] is valid until the next call for the sampler. NULL: the logits are not numbers. */
+/* Log softmax in f32, then diversity and the rules of logit_rules.h, as transformers orders them.
+ * The result [vocab] is valid until the next call for the sampler. NULL: the logits are not
+ * numbers. */
 const float *spw_sampler_log_probs(struct spw_sampler *s, const struct spw_row_of_beam *b);
 
 #endif

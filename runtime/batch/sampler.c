@@ -1,18 +1,8 @@
 /* The next token from a row of logits.
  *
- * The order is Hugging Face's (transformers, `GenerationMixin._get_logits_processor`): bias,
- * repetition penalty, temperature, top-k, top-p, min-p, then one draw from what is left. The two
- * other penalties follow the repetition penalty, as in vLLM (`apply_penalties`), which has the same
- * order. Each with its meaning, for a token with the logit l; all of it in f32 up to the penalties:
+ * First the rules of logit_rules.h, all of them in f32; then, in the order of transformers,
+ * temperature, top-k, top-p, min-p, then one draw from what is left:
  *
- *   allowed        -inf for the tokens that are not
- *   bias b         l + b (OpenAI's logit_bias); -inf whatever l is, if b is -inf
- *   repetition p   every token that occurs in the sequence (prompt included) once:
- *                  l > 0 ? l/p : l*p
- *                  (N. Keskar et al., "CTRL", 2019, section 4.1, with the sign case of HF)
- *   frequency f    l - f * c, for a token that was generated c times
- *   presence q     l - q, if c > 0
- *                  (OpenAI's definition; both leave out the prompt)
  *   temperature T  l / T
  *   top-k          what is below the k-th largest logit goes; equals of the k-th stay
  *   top-p          sorted downwards, a token stays while the probability of those before it is < p
@@ -34,6 +24,7 @@
 #include "runtime/batch/logits_row.h"
 #include "base/philox.h"
 #include "runtime/batch/beam_row.h"
+#include "runtime/rules/logit_rules.h"
 #include "runtime/sampler.h"
 
 #include <float.h>
@@ -49,7 +40,7 @@ struct item {
 struct spw_sampler {
     uint32_t vocab, n;    /* n: vocab in whole lanes */
     uint64_t *seen;       /* owned, a bit a token, all 0 between calls */
-    uint32_t *counts;     /* owned, [vocab]: times a token was generated; all 0 between calls */
+    uint32_t *counts;     /* owned, [vocab]: times a token occurs; all 0 between calls */
     float *logits;        /* owned, [n]: biased, penalized */
     double *weights;      /* owned, [n] */
     struct item *items;   /* owned, [vocab] in id order */
@@ -128,73 +119,6 @@ int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err)
             return spw_fail(err, -EINVAL, "%s: found %g, expected a number %s", numbers[i].name,
                             (double)numbers[i].value, numbers[i].expected);
     return check_biases(p, err);
-}
-
-/* ---- bias and penalties: s->logits changes. Ids outside of the vocabulary have no logit ---- */
-
-static bool has_repetition(const struct spw_sampling *p)
-{
-    return p->repetition_penalty != 0 && p->repetition_penalty != 1;
-}
-
-static bool has_counts(const struct spw_sampling *p)
-{
-    return p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-static bool changes_logits(const struct spw_sampling *p)
-{
-    return p->allowed || p->n_logit_bias > 0 || has_repetition(p) || has_counts(p);
-}
-
-static void apply_allowed(struct spw_sampler *s, const uint64_t *allowed)
-{
-    for (uint32_t i = 0; allowed && i < s->vocab; i++)
-        if (!(allowed[i / 64] >> i % 64 & 1))
-            s->logits[i] = -INFINITY;
-}
-
-static void apply_biases(struct spw_sampler *s, const struct spw_sampling *p)
-{
-    for (size_t i = 0; i < p->n_logit_bias; i++) {
-        const struct spw_logit_bias *b = &p->logit_bias[i];
-        if ((uint32_t)b->token < s->vocab)
-            s->logits[b->token] = b->bias > -INFINITY ? s->logits[b->token] + b->bias : -INFINITY;
-    }
-}
-
-/* Each distinct token of the sequence once, however often it occurs. */
-static void apply_repetition(struct spw_sampler *s, float penalty, const int32_t *tokens, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t id = (uint32_t)tokens[i];
-        if (id >= s->vocab || (s->seen[id / 64] >> id % 64 & 1))
-            continue;
-        s->seen[id / 64] |= UINT64_C(1) << id % 64;
-        s->logits[id] = s->logits[id] < 0 ? s->logits[id] * penalty : s->logits[id] / penalty;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint32_t id = (uint32_t)tokens[i];
-        if (id < s->vocab)
-            s->seen[id / 64] = 0;
-    }
-}
-
-/* tokens [n]: generated ones. */
-static void apply_counts(struct spw_sampler *s, const struct spw_sampling *p, const int32_t *tokens,
-                         size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if ((uint32_t)tokens[i] < s->vocab)
-            s->counts[tokens[i]]++;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t id = (uint32_t)tokens[i];
-        if (id >= s->vocab || !s->counts[id])
-            continue;
-        s->logits[id] -= p->frequency_penalty * (float)s->counts[id];
-        s->logits[id] -= p->presence_penalty;
-        s->counts[id] = 0;
-    }
 }
 
 /* The order of all filters. Total, so that equal logits cannot make selection quadratic. */
@@ -404,15 +328,16 @@ static int32_t draw_from_row(const struct spw_sampler *s, double total, double a
 
 /* ---- all of it ---- */
 
-static void apply_changes(struct spw_sampler *s, const struct spw_sampling *p,
-                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
+static struct spw_logit_row row_of(const struct spw_sampler *s, const int32_t *tokens,
+                                   size_t n_prompt, size_t n_tokens)
 {
-    apply_allowed(s, p->allowed);
-    apply_biases(s, p);
-    if (has_repetition(p))
-        apply_repetition(s, p->repetition_penalty, tokens, n_tokens);
-    if (has_counts(p))
-        apply_counts(s, p, tokens + n_prompt, n_tokens - n_prompt);
+    return (struct spw_logit_row){.logits = s->logits,
+                                  .vocab = s->vocab,
+                                  .tokens = tokens,
+                                  .n_prompt = n_prompt,
+                                  .n_tokens = n_tokens,
+                                  .seen = s->seen,
+                                  .counts = s->counts};
 }
 
 static int32_t sample(struct spw_sampler *s, const struct spw_sampling *p, float top, double at)
@@ -445,15 +370,17 @@ int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, co
                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
 {
     const float *row = logits;
+    const struct spw_logit_row changed = row_of(s, tokens, n_prompt, n_tokens);
+    const bool changes = spw_logit_rules_change(&changed, p);
     float top = spw_row_top(logits, s->vocab);
     if (isnan(top))
         return -EDOM;
-    if (p->temperature != 0 || changes_logits(p)) {
+    if (p->temperature != 0 || changes) {
         spw_row_fill(s->logits, logits, s->vocab);
         row = s->logits;
     }
-    if (changes_logits(p)) {
-        apply_changes(s, p, tokens, n_prompt, n_tokens);
+    if (changes) {
+        spw_logit_rules_apply(&changed, p);
         top = spw_row_top(row, s->vocab);
     }
     if (top == -INFINITY)
@@ -484,6 +411,7 @@ const float *spw_sampler_log_probs(struct spw_sampler *s, const struct spw_row_o
     for (uint32_t i = 0; i < s->vocab; i++)
         s->logits[i] = (float)((double)s->logits[i] - (double)top - sum);
     apply_diversity(s, b->diversity_penalty, b->chosen, b->n_chosen);
-    apply_changes(s, b->sampling, b->tokens, b->n_prompt, b->n_tokens);
+    const struct spw_logit_row row = row_of(s, b->tokens, b->n_prompt, b->n_tokens);
+    spw_logit_rules_apply(&row, b->sampling);
     return s->logits;
 }

@@ -19,7 +19,7 @@ struct dry_run {
     struct spw_engine *engine; /* owned, as what follows */
     struct spw_batch *batch;
     struct spw_session **sessions;      /* [n], those from files; NULL: none */
-    uint64_t *ends_at;                  /* [n], of the requests in the order of their numbers */
+    uint64_t *ends_at;                  /* by the numbers of requests, from 1 on */
     struct spw_plan_span *spans;        /* [sessions], of the step that `steps` gets */
     const struct spw_plan_steps *steps; /* borrowed: the caller's callback; NULL: none */
     struct spw_expert_forecast *experts;
@@ -117,12 +117,17 @@ static int submit_tokens(struct dry_run *d, size_t i, const struct spw_plan_requ
                                         .n_prompt = q->n_prompt,
                                         .max_new_tokens = q->max_new_tokens,
                                         .ignore_eos = true,
+                                        .beams = {.n_beams = q->n_beams, .length_penalty = 1},
                                         .session = d->sessions[i]};
     SPW_TRY(spw_batch_submit(d->batch, &request, &id, err));
-    d->ends_at[id - 1] = q->ends_at;
-    struct spw_batch_drafts *drafts = &spw_batch_find(d->batch, id)->drafts;
-    drafts->step_rows = q->step_rows;
-    drafts->n_known = q->ends_at ? q->ends_at : q->max_new_tokens;
+    for (uint64_t k = id; k < id + spw_max_u32(q->n_beams, 1); k++) {
+        struct spw_batch_entry *x = spw_batch_find(d->batch, k);
+        d->ends_at[k] = q->ends_at;
+        x->drafts.step_rows = q->step_rows;
+        x->drafts.n_known = q->ends_at ? q->ends_at : q->max_new_tokens;
+        x->group.parents = q->parents;
+        x->group.n_steps = q->n_steps;
+    }
     return 0;
 }
 
@@ -158,7 +163,7 @@ static uint64_t count_alike(const struct spw_batch *b, const struct spw_batch_en
 {
     const struct spw_answer *a = &x->answer;
     const uint64_t held = x->session ? x->session->n_tokens : 0;
-    if (!x->session || x->drafts.step_rows ||
+    if (!x->session || x->drafts.step_rows || x->group.together ||
         a->result.n_tokens - a->request.n_given < ALIKE_STEPS || held < ALIKE_STEPS ||
         held != a->n_tokens - 1)
         return 0;
@@ -208,7 +213,7 @@ static uint64_t end_answers(struct dry_run *d)
 {
     uint64_t most = UINT64_MAX;
     for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(d->batch, x));) {
-        const uint64_t ends_at = d->ends_at[x->id - 1];
+        const uint64_t ends_at = d->ends_at[x->id];
         if (ends_at && x->answer.result.n_tokens == ends_at)
             spw_batch_end_well(d->batch, x, SPW_FINISH_STOP);
         else if (ends_at)
@@ -237,13 +242,16 @@ static int run(struct dry_run *d, const struct spw_engine *like,
                const struct spw_plan_request *requests, struct spw_error *err)
 {
     int more = 1;
+    uint64_t n_ids = 1;
+    for (size_t i = 0; i < d->n; i++)
+        n_ids += spw_max_u32(requests[i].n_beams, 1);
     spw_backend_dry(&d->backend, &like->backend, &like->lane);
     d->hooks = (struct spw_dry_hooks){
         .experts = count_pass, .step = d->steps ? report_step : NULL, .context = d};
     SPW_TRY(spw_engine_open_dry(&d->engine, like, &d->backend, &spw_prefix_hooks, &d->hooks, err));
     d->spans = spw_alloc_zero(d->engine->plan.info.sessions, sizeof *d->spans);
     d->sessions = spw_alloc_zero(d->n, sizeof(struct spw_session *));
-    d->ends_at = spw_alloc_zero(d->n, sizeof *d->ends_at);
+    d->ends_at = spw_alloc_zero(n_ids, sizeof *d->ends_at);
     if (!d->spans || !d->sessions || !d->ends_at)
         return spw_fail(err, -ENOMEM, "out of memory for a plan");
     SPW_TRY(spw_batch_open(&d->batch, d->engine, NULL, err));
@@ -339,8 +347,9 @@ static bool is_predictable(const struct spw_engine *e)
            !spw_kv_any_write_failed(e->kv);
 }
 
-/* An answer that ends early drops the transfers for its next token. How many of these had been made
- * then is known only if none of them waits for a drive. */
+/* An answer that ends early drops the transfers for its next token, and so does a beam that becomes
+ * another one. How many of these had been made then is known only if none of them waits for a
+ * drive. */
 static bool waits_for_drive(const struct spw_plan *p)
 {
     return p->n_disk_frames || p->attaches || p->info.weights_disk_bytes;
@@ -350,10 +359,10 @@ int spw_engine_predict(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine 
                        const struct spw_plan_request *requests, size_t n, struct spw_error *err)
 {
     spw_error_clear(err);
-    bool ends_early = false;
+    bool drops = false; /* transfers */
     for (size_t i = 0; i < n; i++)
-        ends_early |= requests[i].ends_at > 0;
-    if (!is_predictable(e) || (ends_early && waits_for_drive(&e->plan)))
+        drops |= requests[i].ends_at || requests[i].n_beams;
+    if (!is_predictable(e) || (drops && waits_for_drive(&e->plan)))
         return spw_fail(err, -ENODATA, "something happened that no plan can know");
     SPW_TRY(predict(moved, NULL, NULL, e, requests, n, err));
     for (int i = 0; i < SPW_MOVED_COUNT; i++)

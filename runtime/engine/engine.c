@@ -303,6 +303,11 @@ static int find_smallest(struct spw_plan_info *info, struct spw_engine *e, const
     return 0;
 }
 
+uint32_t spw_plan_tile_tokens(void)
+{
+    return SPW_TILE_TOKENS;
+}
+
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err)
 {

@@ -14,7 +14,7 @@ struct answer {
     double score;
     bool is_finished;
     uint64_t n;
-    int32_t *tokens; /* [most_tokens], in `memory` */
+    int32_t *tokens; /* [most_tokens], owned */
 };
 
 /* What may follow: beam and token, with the sum of log-probabilities. */
@@ -23,6 +23,8 @@ struct candidate {
     uint32_t beam;
     int32_t token;
     bool ends;
+    bool is_answer;   /* it ends, and is good enough for an answer */
+    double as_answer; /* its score as an answer: see score_answers */
 };
 
 struct spw_beams {
@@ -130,7 +132,8 @@ static uint32_t add_row(struct spw_beams *s, uint32_t n, uint32_t most, uint32_t
         uint32_t at = n < most ? n++ : n - 1;
         for (; at && score > s->best[at - 1].score; at--)
             s->best[at] = s->best[at - 1];
-        s->best[at] = (struct candidate){score, i, (int32_t)t, is_end(s, (int32_t)t)};
+        s->best[at] = (struct candidate){
+            .score = score, .beam = i, .token = (int32_t)t, .ends = is_end(s, (int32_t)t)};
     }
     return n;
 }
@@ -206,53 +209,56 @@ static void choose_beams(struct spw_beams *s, uint32_t n_best)
                 move_beam(s, n++, &s->best[j], s->best[j].score + (ends ? never : 0));
 }
 
-static double score_of(const struct spw_beams *s, uint32_t j, bool full)
+/* Scores the candidates as answers, and sorts them by that: those that are none have as good as no
+ * score, and come last. */
+static void score_answers(struct spw_beams *s, uint32_t n_best)
 {
-    const struct candidate *c = &s->best[j];
-    float score = c->score / (float)length_factor(s, s->n + 1);
-    score += full ? never : 0;
-    score += s->is_open ? 0 : never;
-    score += c->ends && j < s->o.n_beams ? 0 : never;
-    return (double)score;
+    const float factor = (float)length_factor(s, s->n + 1);
+    const bool full = s->o.stops_early && all_finished(s);
+    for (uint32_t j = 0; j < n_best; j++) {
+        struct candidate c = s->best[j];
+        uint32_t at = j;
+        c.is_answer = c.ends && j < s->o.n_beams;
+        float score = c.score / factor;
+        score += full ? never : 0;
+        score += s->is_open ? 0 : never;
+        score += c.is_answer ? 0 : never;
+        c.as_answer = (double)score;
+        for (; at && c.as_answer > s->best[at - 1].as_answer; at--)
+            s->best[at] = s->best[at - 1];
+        s->best[at] = c;
+    }
 }
 
-/* Puts candidate j, or an old answer, at place `at` of the next answers. */
-static void keep_answer(struct spw_beams *s, uint32_t at, const struct answer *old,
-                        const struct candidate *c, double score, bool is_finished)
+static void keep_answer(struct answer *to, const struct answer *old)
 {
-    struct answer *a = &s->next[at];
-    a->score = score;
-    a->is_finished = is_finished;
-    a->n = old ? old->n : s->n + 1;
-    memcpy(a->tokens, old ? old->tokens : run_of(s->runs, s, c->beam),
-           (old ? old->n : s->n) * sizeof *a->tokens);
-    if (!old)
-        a->tokens[s->n] = c->token;
+    to->score = old->score;
+    to->is_finished = old->is_finished;
+    to->n = old->n;
+    memcpy(to->tokens, old->tokens, old->n * sizeof *to->tokens);
 }
 
-/* The best of the answers and of the candidates; of equals the answers. */
+static void make_answer(const struct spw_beams *s, struct answer *to, const struct candidate *c)
+{
+    to->score = c->as_answer;
+    to->is_finished = c->is_answer;
+    to->n = s->n + 1;
+    memcpy(to->tokens, run_of(s->runs, s, c->beam), s->n * sizeof *to->tokens);
+    to->tokens[s->n] = c->token;
+}
+
+/* The best of the answers and of the candidates, both sorted; of equals the answers. */
 static void choose_answers(struct spw_beams *s, uint32_t n_best)
 {
-    const bool full = s->o.stops_early && all_finished(s);
     uint32_t i = 0, j = 0;
     for (uint32_t at = 0; at < s->o.n_beams; at++) {
-        uint32_t top = j;
-        bool any = false;
-        for (uint32_t k = 0; k < n_best; k++) /* those that were taken have the score NAN */
-            if (!isnan(s->best[k].score) &&
-                (!any || score_of(s, k, full) > score_of(s, top, full))) {
-                top = k;
-                any = true;
-            }
-        if (i < s->o.n_beams && (!any || s->answers[i].score >= score_of(s, top, full))) {
-            const struct answer *a = &s->answers[i++];
-            keep_answer(s, at, a, NULL, a->score, a->is_finished);
-            continue;
+        const struct answer *old = &s->answers[i];
+        if (j == n_best || old->score >= s->best[j].as_answer) {
+            keep_answer(&s->next[at], old);
+            i++;
+        } else {
+            make_answer(s, &s->next[at], &s->best[j++]);
         }
-        const struct candidate *c = &s->best[top];
-        keep_answer(s, at, NULL, c, score_of(s, top, full), c->ends && top < s->o.n_beams);
-        s->best[top].score = NAN;
-        j = top;
     }
     struct answer *answers = s->answers;
     s->answers = s->next;
@@ -282,6 +288,7 @@ static int step_alone(struct spw_beams *s, const struct spw_beam_rows *rows)
         all_end &= s->best[j].ends;
     }
     choose_beams(s, n);
+    score_answers(s, n);
     choose_answers(s, n);
     swap_runs(s);
     s->is_open = s->is_open && may_improve(s);

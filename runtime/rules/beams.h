@@ -14,8 +14,6 @@
 
 #include "base/base.h"
 
-enum { SPW_BEAMS_MOST = 256 };
-
 /* When the search ends: see struct spw_beam_search of spillway.h. */
 struct spw_beam_options {
     uint32_t n_beams, n_groups; /* n_groups divides n_beams */
@@ -45,8 +43,9 @@ struct spw_beam_rows {
 
 struct spw_beams;
 
-int spw_beams_open(struct spw_beams **out, const struct spw_beam_options *o); /* -ENOMEM */
-void spw_beams_close(struct spw_beams *s);                                    /* NULL is fine */
+/* Takes 16 bytes for each beam and token. -ENOMEM. */
+int spw_beams_open(struct spw_beams **out, const struct spw_beam_options *o);
+void spw_beams_close(struct spw_beams *s); /* NULL is fine */
 
 /* Chooses the next token of each beam: moves [n_beams]. All beams begin with the same tokens.
  * -EDOM: the logits are not numbers. */

@@ -294,6 +294,13 @@ static void test_batch(void)
          "--prompt Fifth --temperature 2 --stop a --stop E"},
         {"{\"prompt\": \"caf\\u00e9\", \"repetition_penalty\": 1.2}",
          "--prompt \"$(printf 'caf\\303\\251')\" --repetition-penalty 1.2"},
+        {"{\"prompt\": \"Seventh\", \"no_repeat_ngram_size\": 2, \"min_new_tokens\": 9, "
+         "\"forced_eos_token_id\": 2, \"suppress_tokens\": [40, 41]}",
+         "--prompt Seventh --no-repeat-ngram-size 2 --min-new-tokens 9 --forced-eos-token-id 2 "
+         "--suppress-tokens 40,41"},
+        {"{\"tokens\": [1], \"forced_bos_token_id\": 50, \"begin_suppress_tokens\": [51], "
+         "\"min_length\": 0}",
+         "--token-ids t1 --forced-bos-token-id 50 --begin-suppress-tokens 51 --min-length 0"},
         {"{\"prompt\": \"Sixth\", \"presence_penalty\": 1.5, \"frequency_penalty\": -0.5, "
          "\"logit_bias\": {\"40\": 2.5, \"41\": -100}, \"logprobs\": 3}",
          "--prompt Sixth --presence-penalty 1.5 --frequency-penalty -0.5 --logit-bias 40=2.5 "
@@ -305,7 +312,7 @@ static void test_batch(void)
     for (int i = 0; i < N; i++)
         fprintf(file, "%s\n%s", cases[i].line, i % 3 ? "" : "\n");
     fclose(file);
-    CHECK(sh("echo 1 5 7 >t; \"$S\" generate m --prompts b.jsonl --max-new-tokens 40 "
+    CHECK(sh("echo 1 5 7 >t; echo 1 >t1; \"$S\" generate m --prompts b.jsonl --max-new-tokens 40 "
              "--sessions 3 --report b.json") == 0);
     char *line = strtok(out, "\n");
     memset(lines, 0, sizeof lines);

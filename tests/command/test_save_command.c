@@ -105,7 +105,8 @@ static void test_splits(void)
     static const char sampled[] =
         "--ignore-eos --temperature 1.3 --top-p 0.95 --min-p 0.001 --top-k 80 --seed 9 "
         "--repetition-penalty 1.2 --stop 'this does not come' --presence-penalty 0.3 "
-        "--frequency-penalty -0.1 --logit-bias 40=1.5 --logit-bias 50=-3";
+        "--frequency-penalty -0.1 --logit-bias 40=1.5 --logit-bias 50=-3 --no-repeat-ngram-size 5 "
+        "--suppress-tokens 42,43 --begin-suppress-tokens none --min-length 0";
     check_split("--ignore-eos", 1, "--threads 1 --prefill-chunk 100 --drafts text");
     check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
                 "--kv-dtype int8 --threads 2");

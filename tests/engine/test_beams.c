@@ -160,6 +160,46 @@ static void check_bits(const struct tiny_model *m, uint32_t full_sessions, uint3
     tiny_model_remove(x.dir);
 }
 
+/* ---- bytes ---- */
+
+/* What a search beside another request moves is what a dry run with the same parents moves. */
+static void check_moved(const struct tiny_model *m, enum spw_kv_precision precision, bool to_disk)
+{
+    struct room x;
+    struct spw_error err = {0};
+    struct spw_stats stats;
+    uint64_t predicted[SPW_MOVED_COUNT];
+    room_make(&x, m, N_BEAMS + 1);
+    x.o.precision = precision;
+    x.o.disk_dir = to_disk ? x.dir : NULL;
+    run_tight(x.dir, &x.o, 0);
+    if (to_disk)
+        run_to_disk(x.dir, &x.o);
+    room_open(&x);
+    submit(&x, 0, 200, 10, 0);
+    const uint64_t id = submit(&x, 1, N_PROMPT, N_NEW, N_BEAMS);
+    until_idle(&x);
+    const struct spw_result *r = spw_batch_result(x.b, id);
+    CHECK(r->n_steps == N_NEW && r->finish == SPW_FINISH_LENGTH);
+    const struct spw_plan_request lengths[] = {
+        {.prompt = x.ids[0], .n_prompt = 200, .max_new_tokens = 10},
+        {.prompt = x.ids[1],
+         .n_prompt = N_PROMPT,
+         .max_new_tokens = N_NEW,
+         .n_beams = N_BEAMS,
+         .parents = r->parents,
+         .n_steps = r->n_steps}};
+    const int rc = spw_engine_predict(predicted, x.e, lengths, 2, &err);
+    CHECK_MSG(rc == (to_disk ? -ENODATA : 0), "%d: %s", rc, err.text); /* a drive takes its time */
+    spw_engine_stats(x.e, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT && !to_disk; i++)
+        CHECK_MSG(stats.moved_bytes[i] == predicted[i], "%s: link %d: %llu, predicted %llu",
+                  m->family, i, (unsigned long long)stats.moved_bytes[i],
+                  (unsigned long long)predicted[i]);
+    room_close(&x);
+    tiny_model_remove(x.dir);
+}
+
 /* ---- what a search waits for ---- */
 
 /* A search that has too few places waits for a request with a session of the caller's, too. */
@@ -309,6 +349,12 @@ int main(void)
     check_bits(tiny_model_of("qwen2_moe"), 2, 1, SPW_KV_EXACT);
     check_bits(tiny_model_of("qwen3_5_text"), 3, 0, SPW_KV_EXACT);
     check_bits(tiny_model_of("lfm2"), 3, 1, SPW_KV_EXACT);
+    check_moved(&tiny_models[0], SPW_KV_EXACT, true);
+    check_moved(&tiny_models[0], SPW_KV_INT8, false);
+    check_moved(&tiny_models[0], SPW_KV_EXACT, false);
+    check_moved(tiny_model_of("gemma3_text"), SPW_KV_EXACT, false);
+    check_moved(tiny_model_of("qwen3_5_text"), SPW_KV_EXACT, false);
+    check_moved(tiny_model_of("lfm2"), SPW_KV_EXACT, false);
     check_places();
     check_room();
     check_lost_room();

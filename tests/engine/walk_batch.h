@@ -253,6 +253,8 @@ static void submit_search(struct walk *w, struct batch *x)
                                   .beams = x->search};
     CHECK_MSG(!spw_batch_submit(x->b, &q, &id, &err), "%s: %s", w->what, err.text);
     CHECK(id == x->n + 1);
+    if (x->twin)
+        CHECK_MSG(!spw_batch_submit(x->twin, &q, &id, &err), "%s: %s", w->what, err.text);
     for (uint32_t k = 1; k < n_beams; k++)
         x->answers[x->n + k] = (struct answer){0};
     x->n += n_beams;
@@ -293,6 +295,9 @@ static void step_twin(struct walk *w, struct batch *x, int rc)
         struct spw_batch_drafts *d = &spw_batch_find(x->twin, id)->drafts;
         d->step_rows = spw_batch_result(x->b, id)->step_rows;
         d->n_known = spw_batch_result(x->b, id)->n_tokens;
+        struct spw_group *g = &spw_batch_find(x->twin, id)->group;
+        g->parents = spw_batch_result(x->b, g->first)->parents;
+        g->n_steps = spw_batch_result(x->b, g->first)->n_steps;
     }
     int own_rc = spw_batch_step(x->twin, &err);
     CHECK_MSG(own_rc == rc, "%s: a batch: %d, the twin %d: %s", w->what, rc, own_rc, err.text);
@@ -370,7 +375,7 @@ static void run_batch(struct walk *w)
             submit(w, &x, w->sessions[i], w->ids[i]);
     if (n_open(w) < w->o.sessions && has_room_for(w, w->context))
         x.n_to_come = 1 + (uint32_t)draw_one(w, N_OTHERS);
-    if (x.disturbed)
+    if (x.disturbed || (!w->e->io && draw_one(w, 2))) /* see spw_engine_predict */
         submit_search(w, &x);
     run_steps(w, &x);
     if (x.twin) {

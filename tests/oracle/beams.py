@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Compares `spillway generate --num-beams` with transformers on random models of a few families.
+"""Compares `spillway generate`, with beams and without, with transformers on random models of a few families.
 
 usage: beams.py SPILLWAY [--groups]
 
-Every round makes a tiny model, a prompt and options of the search, and wants the same answers, with scores within 1e-5 of
-the largest logit (or of 1) for each token, as --length-penalty counts them. --groups: diverse groups, which transformers has up to 4.55.4; without it a version from 5 on is
-wanted. Rounds in which two answers were as good as equal are passed over, and counted: nobody defines their order. SPW_SEED
-repeats a run, SPW_ROUNDS sets its length. Exit 77 where a package is missing.
+Every round makes a tiny model, a prompt and options, and wants the same answers, with scores within 1e-5 of the largest
+logit (or of 1) for each token, as --length-penalty counts them. Each option and each pair of them comes in turn, in every
+second round alone, else beside others; rules stand in the command, in the line of a job or in the model's
+generation_config.json. Every fifth round has no beams. --groups: diverse groups, which transformers has up to 4.55.4;
+without it a version from 5 on is wanted.
+
+Where both differ, the round is passed over, and counted, if transformers had to choose between candidates that are as good
+as equal: nobody defines their order. SPW_SEED repeats a run, SPW_ROUNDS sets its length. Exit 77 where a package is missing.
 """
+import itertools
 import json
 import os
 import pathlib
@@ -15,6 +20,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import warnings
 
 try:
     import torch
@@ -24,6 +30,10 @@ except ImportError:
     sys.exit(77)
 
 NEAR, SAME = 2e-6, 1e-5  # of the largest logit: as good as equal; may come from the same sums
+NONE = -1e8  # of a beam with a score below it nobody says which it is
+OF_SEARCH = ["length_penalty", "early_stopping"]
+RULES = ["repetition_penalty", "no_repeat_ngram_size", "min_length", "min_new_tokens", "forced_bos_token_id",
+         "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"]
 FAMILIES = {"llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
             "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
             "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -50,32 +60,69 @@ def make_model(rng, folder):
     return name, model, vocab
 
 
-def make_options(rng, groups):
+def names_of(number, rng, names):
+    """The options of a round: one, a pair, or any."""
+    turns = [(name,) for name in names] + list(itertools.combinations(names, 2))
+    chosen = set(turns[number // 2 % len(turns)])
+    return [name for name in names if name in chosen or (number % 2 and rng.random() < 0.3)]
+
+
+def make_value(rng, name, n_prompt, vocab):
+    some = [rng.randrange(vocab) for _ in range(rng.choice([1, 2, min(vocab // 3, 50)]))]
+    return {"length_penalty": rng.choice([-1.0, 0.0, 0.5, 2.0]), "early_stopping": rng.choice([True, False, "never"]),
+            "repetition_penalty": rng.choice([0.8, 1.3]), "no_repeat_ngram_size": rng.choice([1, 2, 3]),
+            "min_length": n_prompt + rng.randrange(20), "min_new_tokens": rng.randrange(1, 20), "forced_bos_token_id": some[0],
+            "forced_eos_token_id": rng.choice([2, some[0], [2, 3]]), "suppress_tokens": some, "begin_suppress_tokens": some}[name]
+
+
+def make_options(rng, number, groups, n_prompt, vocab):
+    options = {"max_new_tokens": rng.choice([1, 3, 12, 30])}
     n_groups = rng.choice([2, 2, 3, 4]) if groups else 1
-    beams = n_groups * rng.choice([1, 2, 3]) if groups else rng.choice([2, 3, 4, 7])
-    options = {"num_beams": beams, "max_new_tokens": rng.choice([1, 3, 12, 30]), "num_return_sequences": rng.randrange(1, beams + 1)}
-    if rng.random() < 0.6:
-        options["length_penalty"] = rng.choice([-1.0, 0.0, 0.5, 2.0])
-    if rng.random() < 0.6:
-        options["early_stopping"] = rng.choice([True, False, "never"])
-    if rng.random() < 0.3:
-        options["repetition_penalty"] = rng.choice([0.8, 1.3])
+    beams = n_groups * rng.choice([1, 2, 3]) if groups else 1 if number % 5 == 4 else rng.choice([2, 3, 4, 7])
+    if beams > 1:
+        options.update(num_beams=beams, num_return_sequences=rng.randrange(1, beams + 1))
     if groups:
         options.update(num_beam_groups=n_groups, diversity_penalty=rng.choice([0.3, 1.0, 5.0]))
+    for name in names_of(number, rng, RULES + OF_SEARCH * (beams > 1)):
+        options[name] = make_value(rng, name, n_prompt, vocab)
     return options
 
 
+class Ties:
+    """Counts, while it is entered, candidates that torch.topk finds as good as equal: within `near` of each other."""
+
+    def __enter__(self):
+        self.topk, self.gaps = torch.topk, []
+        torch.topk = self.look
+        return self
+
+    def __exit__(self, *_):
+        torch.topk = self.topk
+
+    def look(self, x, k, *args, **kwargs):
+        best = self.topk(x.flatten(), min(k + 1, x.numel())).values.double()
+        gaps = (best[:-1] - best[1:])[best[1:] > NONE]
+        self.gaps += gaps.tolist()
+        return self.topk(x, k, *args, **kwargs)
+
+
 def theirs(model, prompt, options):
+    """The answers with their scores, the largest logit, and the smallest distance between two candidates."""
     ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, return_dict_in_generate=True,
-                         output_scores=True, output_logits=True, **options)
+    with Ties() as ties:
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, return_dict_in_generate=True,
+                             output_scores=True, output_logits=True, **options)
+    if "num_beams" not in options:
+        for row in out.scores:
+            ties.look(row, 1)
     ends = model.generation_config.eos_token_id
+    scores = out.sequences_scores.tolist() if "num_beams" in options else [0.0]
     answers = []
-    for row, score in zip(out.sequences, out.sequences_scores):
+    for row, score in zip(out.sequences, scores):
         tokens = row[len(prompt):].tolist()
         end = next((i for i, t in enumerate(tokens) if t in ends), len(tokens))
-        answers.append((tokens[:end + 1], score.item()))
-    return answers, max(1, max(logits.abs().max().item() for logits in out.logits))
+        answers.append((tokens[:end + 1], score))
+    return answers, max(1, max(logits.abs().max().item() for logits in out.logits)), min(ties.gaps, default=1)
 
 
 def ours(program, folder, prompt, options, as_line):
@@ -85,42 +132,50 @@ def ours(program, folder, prompt, options, as_line):
     if as_line:
         lines = [{"tokens": prompt[:7], "max_new_tokens": 5}, {"tokens": prompt, "id": "search", **options}, {"tokens": prompt}]
         pathlib.Path(path).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        args += ["--prompts", path, "--sessions", str(options["num_beams"])]
+        args += ["--prompts", path, "--sessions", str(options.get("num_beams", 3))]
     else:
         pathlib.Path(path).write_text(" ".join(map(str, prompt)))
         args += ["--token-ids", path, "--ids", "--report", report]
         for key, value in options.items():
-            args += ["--" + key.replace("_", "-"), str(value).lower()]
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+            args += ["--" + key.replace("_", "-"), text]
     run = subprocess.run(args, capture_output=True, text=True)
     if run.returncode:
         return run.stderr + run.stdout
     if as_line:
         answer = next(a for a in map(json.loads, run.stdout.splitlines()) if a.get("id") == "search")
-        return [(a["tokens"], a["score"]) for a in answer.get("choices", [answer])]
-    answers = [(a["tokens"], a["score"]) for a in json.load(open(report))["answers"]]
-    printed = [[int(t) for t in line.split()] for line in run.stdout.strip().split("\n\n")]
+        return [(a["tokens"], a.get("score", 0.0)) for a in answer.get("choices", [answer])]
+    facts = json.load(open(report))
+    answers = [(a["tokens"], a["score"]) for a in facts.get("answers", [])] or [(facts["tokens"], 0.0)]
+    printed = [[int(t) for t in line.split()] for line in run.stdout.removesuffix("\n").split("\n\n")]
     return answers if printed == [tokens for tokens, _ in answers] else f"printed {run.stdout}"
 
 
-def near(answers, limit):
-    """Whether two answers are as good as equal."""
-    scores = sorted(score for _, score in answers)
-    return any(b - a < limit for a, b in zip(scores, scores[1:]))
+def same(got, want, limit, length_penalty):
+    """A score is a sum over n tokens, divided by a power of n."""
+    n = next((i for i, (_, score) in enumerate(want) if score < NONE), len(want))
+    return len(got) == len(want) and all(
+        a[0] == b[0] and abs(a[1] - b[1]) < limit * len(a[0]) ** (1 - length_penalty) for a, b in zip(got[:n], want[:n]))
 
 
-def compare(program, rng, groups):
+def compare(program, number, rng, groups):
     """'' where both agree, None where nobody can say, else the difference."""
     with tempfile.TemporaryDirectory() as folder:
         name, model, vocab = make_model(rng, folder)
-        prompt, options = [rng.randrange(8, vocab) for _ in range(rng.choice([1, 5, 40, 130]))], make_options(rng, groups)
+        prompt = [rng.randrange(8, vocab) for _ in range(rng.choice([1, 5, 40, 130]))]
+        options = make_options(rng, number, groups, len(prompt), vocab)
+        if "forced_bos_token_id" in options and rng.random() < 0.7:
+            prompt = prompt[:1]
         with torch.no_grad():
-            want, largest = theirs(model, prompt, options)
+            want, largest, gap = theirs(model, prompt, options)
+        if rng.random() < 0.3:  # the rules of the model's files
+            model.generation_config.update(**{key: options.pop(key) for key in RULES[1:] if key in options})
+            model.generation_config.save_pretrained(folder)
         got = ours(program, folder, prompt, options, rng.random() < 0.4)
-    of_sum = 1 - options.get("length_penalty", 1.0)  # a score is a sum over n tokens, and divided by a power of n
-    if isinstance(got, list) and len(got) == len(want) and all(
-            a[0] == b[0] and abs(a[1] - b[1]) < SAME * largest * len(a[0]) ** of_sum for a, b in zip(got, want)):
+    if isinstance(got, list) and same(got, want, SAME * largest, options.get("length_penalty", 1.0)):
         return ""
-    return None if isinstance(got, list) and near(want, NEAR * largest) else f"{name} {options}\n  want {want}\n  got  {got}"
+    tie = isinstance(got, list) and gap < NEAR * largest
+    return None if tie else f"{name} {options}\n  want {want}\n  got  {got}\n  gap {gap} of {largest}"
 
 
 def main():
@@ -132,16 +187,17 @@ def main():
         return 77
     print(f"SPW_SEED={seed} transformers {transformers.__version__}", flush=True)
     transformers.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore")
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     failed = over = 0
     for number in range(rounds):
-        difference = compare(sys.argv[1], random.Random(f"{seed} {number}"), groups)
+        difference = compare(sys.argv[1], number, random.Random(f"{seed} {number}"), groups)
         over += difference is None
         if difference:
             failed += 1
             print(f"round {number}: {difference}", flush=True)
-    print(f"{rounds} rounds, {over} passed over, {failed} failed")
+    print(f"{rounds} rounds, {over} passed over for ties, {failed} failed")
     return failed > 0 or over > rounds // 4
 
 

@@ -97,6 +97,19 @@ int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
     }
 }
 
+void cli_count_full(struct spw_options *options, const struct cli_options *o,
+                    const struct cli_input *in)
+{
+    struct spw_plan_info plan;
+    const uint64_t own = in->max_new_tokens + 2 * spw_plan_tile_tokens();
+    const uint64_t all = in->n_tokens + options->sessions * own;
+    options->full_sessions =
+        (uint32_t)spw_min_u64(options->sessions, spw_div_up(all, options->context));
+    if (options->sessions > 1 && !spw_plan_query(&plan, o->operand, options, NULL) &&
+        !plan.shares_tiles)
+        options->full_sessions = options->sessions;
+}
+
 /* Says that prompts may wait for memory. The beams of the command's own search have one prompt. */
 static void say_pool(const struct cli_options *o, const struct spw_engine *e)
 {
@@ -159,21 +172,36 @@ static int check_draft_model(const struct cli_options *o, const struct cli_model
     return code;
 }
 
-static int check_biases(const struct cli_options *o, uint32_t vocab)
+/* The option of a list; `name` [40] gets it. */
+static const char *option_of(enum spw_token_list_kind kind, char *name)
+{
+    snprintf(name, 40, "--%s", spw_token_list_name(kind));
+    for (char *c = name; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return name;
+}
+
+/* Refuses biases and rules for tokens that the model does not have. */
+static int check_tokens(const struct cli_options *o, uint32_t vocab)
 {
     const struct spw_sampling s = cli_sampling(o);
+    char name[40];
+    int code = 0;
     for (size_t i = 0; i < s.n_logit_bias; i++)
         if ((uint32_t)s.logit_bias[i].token >= vocab)
             return cli_fail(CLI_REFUSED, "--logit-bias: found the token id %d, expected 0 to %u",
                             (int)s.logit_bias[i].token, vocab - 1);
-    return 0;
+    for (int k = 0; k < SPW_TOKEN_LISTS && !code; k++)
+        code = cli_check_ids(option_of((enum spw_token_list_kind)k, name), s.rules.lists[k].ids,
+                             s.rules.lists[k].n, vocab);
+    return code;
 }
 
 int cli_check_answers(const struct cli_options *o, const struct cli_model *m)
 {
     int code = cli_check_stops(o, m->tokenizer);
     if (!code)
-        code = check_biases(o, m->config.vocab);
+        code = check_tokens(o, m->config.vocab);
     return code ? code : check_draft_model(o, m);
 }
 
@@ -198,8 +226,20 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
     return 0;
 }
 
+/* To an option 0 means off, to a request SPW_NONE. */
+static uint64_t rule_of(uint64_t option)
+{
+    return option == SPW_NONE ? 0 : option ? option : SPW_NONE;
+}
+
 struct spw_sampling cli_sampling(const struct cli_options *o)
 {
+    struct spw_token_rules rules = {.no_repeat_ngram_size = rule_of(o->no_repeat_ngram_size),
+                                    .min_length = rule_of(o->min_length),
+                                    .min_new_tokens = rule_of(o->min_new_tokens)};
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        if (o->token_lists[k].is_given)
+            rules.lists[k] = (struct spw_token_list){o->token_lists[k].items, o->token_lists[k].n};
     return (struct spw_sampling){
         .temperature = (float)o->temperature,
         .top_k = (uint32_t)o->top_k,
@@ -210,6 +250,7 @@ struct spw_sampling cli_sampling(const struct cli_options *o)
         .frequency_penalty = (float)o->frequency_penalty,
         .logit_bias = o->logit_bias.items,
         .n_logit_bias = o->logit_bias.n,
+        .rules = rules,
         .seed = o->seed,
     };
 }

@@ -20,6 +20,10 @@ static inline bool cli_is_too_small(int rc)
  * refusal of spw_plan_query. */
 int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
                      struct spw_error *err);
+/* Sets options->full_sessions to the contexts that the beams of --num-beams need: they share the
+ * prompt, but for its last tile, or nothing. */
+void cli_count_full(struct spw_options *options, const struct cli_options *o,
+                    const struct cli_input *in);
 struct spw_sampling cli_sampling(const struct cli_options *o);
 /* Refuses options of answers that do not fit to the model m, which is open: a --stop that is no
  * text, a --logit-bias of a token that m does not have, a --draft-model whose tokens are others

@@ -279,19 +279,23 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
 {
     const struct cli_input *in = &r->inputs.items[0];
     const uint64_t most = in->max_new_tokens - r->saved.n_given;
-    const uint64_t made = r->result.n_tokens - r->saved.n_given;
+    const uint64_t made =
+        r->result.parents ? r->result.n_steps : r->result.n_tokens - r->saved.n_given;
     struct spw_plan_request q = {
         .n_prompt = in->n_tokens + r->saved.n_given,
         .max_new_tokens = most,
         .n_found = r->result.n_from_store,
         .ends_at = made < most ? made : 0,
+        .n_beams = cli_beams(r->o).n_beams,
+        .parents = r->result.parents,
+        .n_steps = r->result.n_steps,
         .step_rows = r->result.step_rows ? r->result.step_rows + r->saved.n_given : NULL};
     if (r->saved.file) {
         const struct spw_saved_info *info = spw_saved_info(r->saved.file);
         q.n_resumed = info->n_tokens;
         q.resumed_logits = info->has_logits;
     }
-    if (r->o->num_beams > 1) /* which beams go on, only the run knows */
+    if (r->result.parents && r->o->prefix_cache) /* the cache gets the tokens of all beams */
         return false;
     return (made || !most) && !spw_engine_predict(predicted, r->engine, &q, 1, NULL);
 }
@@ -361,28 +365,13 @@ static void say_trace(const struct run *r)
                  r->o->expert_trace);
 }
 
-/* As many contexts as the beams need: they share the prompt, but for its last tile, or nothing. */
-static void count_full(const struct run *r, struct spw_options *options)
-{
-    enum { TILE = 128 };
-    struct spw_plan_info plan;
-    const struct cli_input *in = &r->inputs.items[0];
-    const uint64_t own = in->max_new_tokens + 2 * TILE;
-    const uint64_t all = in->n_tokens + options->sessions * own;
-    options->full_sessions =
-        (uint32_t)spw_min_u64(options->sessions, spw_div_up(all, options->context));
-    if (options->sessions > 1 && !spw_plan_query(&plan, r->o->operand, options, NULL) &&
-        !plan.shares_tiles)
-        options->full_sessions = options->sessions;
-}
-
 static int open_engine(struct run *r)
 {
     const struct cli_options *o = r->o;
     struct spw_options options =
         cli_engine_options(o, o->context ? o->context : r->inputs.longest, (uint32_t)o->num_beams);
     int code;
-    count_full(r, &options);
+    cli_count_full(&options, o, &r->inputs.items[0]);
     options.on_progress = cli_progress_callback();
     options.saves = o->save || o->resume;
     options.rolls_back = o->save; /* an interrupted run can be saved, too */

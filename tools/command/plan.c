@@ -160,7 +160,8 @@ static int make_requests(struct moved *m, const struct cli_options *o,
             (struct spw_plan_request){.n_prompt = inputs->items[i].n_tokens,
                                       .max_new_tokens = inputs->items[i].max_new_tokens,
                                       .n_found = o->prefix_cache ? o->prefix_tokens : 0,
-                                      .prompt = inputs->items[i].tokens};
+                                      .prompt = inputs->items[i].tokens,
+                                      .n_beams = o->num_beams > 1 ? (uint32_t)o->num_beams : 0};
     if (saved->file) { /* the saved run is the only one */
         const struct spw_saved_info *info = spw_saved_info(saved->file);
         m->requests[0].n_prompt += saved->n_given;
@@ -285,6 +286,8 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
         sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n_lines); /* as the job */
     else if (cli_given(o, "sessions"))
         sessions = (uint32_t)o->sessions;
+    else
+        sessions = (uint32_t)o->num_beams;
     if (code == 0)
         code = make_requests(&run, o, &inputs, saved);
     if (code == 0 && o->expert_trace)
@@ -296,6 +299,8 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
         options.saves = o->resume;
         options.drafts = planned_drafts(o);
         options.expert_counts = counts;
+        if (o->num_beams > 1 && inputs.n)
+            cli_count_full(&options, o, &inputs.items[0]);
         code = make_plan(plan, o, &options, &m.config, &run);
     }
     spw_expert_counts_free(counts);
@@ -312,6 +317,9 @@ int cli_plan(const struct cli_options *given)
     struct cli_saved saved;
     struct spw_plan_info plan = {0};
     int code = cli_saved_check(&o);
+    if (!code && o.num_beams > 1 && (o.prompts || o.resume))
+        code = cli_fail(CLI_REFUSED, "found both --num-beams and --%s, expected one of them",
+                        o.prompts ? "prompts" : "resume");
     if (!code)
         code = cli_saved_open(&saved, &o);
     if (!code) {

@@ -359,7 +359,13 @@ static const struct refused refused[] = {
     {CHAT, "\"max_tokens\": 0", "max_tokens", VALUE, "expected a whole number from 1"},
     {COMPLETION, "\"max_tokens\": -1", "max_tokens", VALUE, "expected a whole number from 0"},
     {CHAT, "\"max_completion_tokens\": \"9\"", "max_completion_tokens", VALUE, "found \"9\""},
-    {OPENAI, "\"min_tokens\": 3", "min_tokens", SUPPORT, "has no least number"},
+    {OPENAI, "\"min_tokens\": -1", "min_tokens", VALUE, "expected a whole number from 0"},
+    {ALL, "\"min_length\": 1.5", "min_length", VALUE, "found 1.5, expected a whole number"},
+    {ALL, "\"suppress_tokens\": [1, -1]", "suppress_tokens", VALUE,
+     "found -1, expected a token id"},
+    {ALL, "\"forced_eos_token_id\": \"a\"", "forced_eos_token_id", VALUE, "found \"a\""},
+    {ALL, "\"forced_bos_token_id\": 96", "forced_bos_token_id", VALUE,
+     "found token id 96, expected 0 to 95"},
     {OPENAI, "\"stream\": true", "stream", SUPPORT, "found true, but a job writes whole answers"},
     {OPENAI, "\"stream_options\": {}", "stream_options", SUPPORT, "found an object, but a job"},
     {COMPLETION, "\"best_of\": 2", "best_of", SUPPORT, "found 2, but spillway gives all answers"},
@@ -621,6 +627,16 @@ static void check_completions(void)
     CHECK(x.sampling.logit_bias[0].bias == -100 && x.sampling.logit_bias[1].bias == 0.5f);
     CHECK(x.prompts[0].n == 2 && x.prompts[0].tokens[1] == 95 && x.logprobs);
     CHECK(x.n_top_logprobs == 2 && x.n_choices == 3);
+    request_free(&x);
+    x = good("{\"tokens\": [0], \"no_repeat_ngram_size\": 3, \"min_length\": 0, "
+             "\"forced_bos_token_id\": 5, \"suppress_tokens\": [6, 7], "
+             "\"begin_suppress_tokens\": []}");
+    const struct spw_token_rules *rules = &x.sampling.rules;
+    CHECK(rules->no_repeat_ngram_size == 3 && rules->min_length == SPW_NONE);
+    CHECK(rules->min_new_tokens == 0 && !rules->lists[SPW_FORCED_EOS].ids);
+    CHECK(rules->lists[SPW_FORCED_BOS].n == 1 && rules->lists[SPW_FORCED_BOS].ids[0] == 5);
+    CHECK(rules->lists[SPW_SUPPRESS].n == 2 && rules->lists[SPW_SUPPRESS].ids[1] == 7);
+    CHECK(rules->lists[SPW_BEGIN_SUPPRESS].ids && rules->lists[SPW_BEGIN_SUPPRESS].n == 0);
     request_free(&x);
     x = good("{\"messages\": [{\"role\": \"ipython\", \"content\": \"a\"}]}");
     CHECK(is_text(&x.prompts[0], "<ipython>a2001"));

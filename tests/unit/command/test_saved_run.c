@@ -34,6 +34,8 @@ static struct cli_options options_of(bool resumes)
     o.save = path;
     o.temperature = 0.123456789;
     o.seed = UINT64_MAX;
+    o.min_length = SPW_NONE;
+    o.token_lists[SPW_SUPPRESS] = (struct cli_ids){.items = {5, 9}, .n = 2, .is_given = true};
     o.stop = (struct cli_strings){(const char **)(uintptr_t)stops, 2};
     o.logit_bias = (struct cli_biases){(struct spw_logit_bias *)(uintptr_t)biases, 2};
     return o;
@@ -85,6 +87,9 @@ static int read_file(void)
         CHECK(o.temperature == before.temperature && o.seed == before.seed && o.stop.n == 2 &&
               !strcmp(o.stop.items[0], before.stop.items[0]) && o.logit_bias.n == 2 &&
               o.logit_bias.items[1].token == 7 && o.logit_bias.items[1].bias == -100);
+        CHECK(o.min_length == SPW_NONE && !o.token_lists[SPW_FORCED_BOS].is_given &&
+              !memcmp(&o.token_lists[SPW_SUPPRESS], &before.token_lists[SPW_SUPPRESS],
+                      sizeof o.token_lists[0]));
     }
     cli_inputs_free(&in);
     cli_saved_close(&s);

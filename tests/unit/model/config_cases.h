@@ -157,7 +157,16 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     FIELD(o, c, layer_inputs), FIELD(o, c, input_vocab), FIELD(o, c, n_more_layers);
     FIELD(o, c, kinds_listed), FIELD(o, c, window), FIELD(o, c, cache_implementation);
     FIELD(o, c, cache_by_generation), FIELD(o, c, n_eos), FIELD(o, c, bos);
-    FIELD(o, c, n_suppressed), FIELD(o, c, n_rules);
+    const struct spw_token_rules *t = &c->token_rules;
+    FIELD(o, c, n_rules), FIELD(o, t, no_repeat_ngram_size), FIELD(o, t, min_length);
+    FIELD(o, t, min_new_tokens);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++) {
+        char n[40];
+        const char *name = spw_token_list_name((enum spw_token_list_kind)k);
+        snprintf(n, sizeof n, "n_%s", name);
+        json_object_set_new(o, n, FACT((uint64_t)t->lists[k].n));
+        LIST(o, name, t->lists[k].n, FACT(t->lists[k].ids[i]));
+    }
     const struct spw_query_growth *g = &c->query_growth;
     json_object_set_new(
         o, "query_growth",
@@ -168,7 +177,6 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     LIST(o, "branch_scales", SPW_BRANCHES, FACT(c->branch_scales[i]));
     LIST(o, "fp8_block", 2, FACT(c->fp8_block[i]));
     LIST(o, "eos", c->n_eos, FACT(c->eos[i]));
-    LIST(o, "suppressed", c->n_suppressed, FACT(c->suppressed[i]));
     LIST(o, "rules", c->n_rules, FACT(c->rules[i]));
     LIST(o, "n_growing", SPW_LAYER_KINDS + 1,
          FACT(spw_config_n_growing(c, (enum spw_layer_kind)i)));

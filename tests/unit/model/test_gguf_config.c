@@ -302,7 +302,8 @@ static void test_ends(void)
     struct spw_error err = {0};
     CHECK_MSG(!spw_config_from_gguf(&c, &f, &err), "%s", err.text);
     facts_free(&f);
-    CHECK(c.n_suppressed == 1 && c.suppressed[0] == 5);
+    const struct spw_token_list *suppressed = &c.token_rules.lists[SPW_SUPPRESS];
+    CHECK(suppressed->n == 1 && suppressed->ids[0] == 5);
     CHECK(c.n_eos == 2 && c.eos[0] == 7 && c.eos[1] == 9 && c.qk_norm && c.n_rules == 2 &&
           strstr(c.rules[1], "by their text"));
     spw_config_free(&c);

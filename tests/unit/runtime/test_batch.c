@@ -137,7 +137,8 @@ static void test_by_hand(uint64_t seed)
     spw_engine_close(e);
 }
 
-/* Tokens that generation_config.json suppresses are in no answer, whatever the request says. */
+/* Tokens that generation_config.json suppresses are in no answer, whatever the request's biases
+ * say, unless it has a list of its own. */
 static void test_suppressed(uint64_t seed)
 {
     struct spw_engine *e = open_engine(MODEL, 1);
@@ -150,8 +151,8 @@ static void test_suppressed(uint64_t seed)
     p.request.ignore_eos = true;
     CHECK(!batch_run(e, NULL, &p.request, 1, &before, NULL, NULL));
     const struct spw_logit_bias bias = {before.tokens[0], 100};
-    c->suppressed[c->n_suppressed++] = before.tokens[0];
-    c->suppressed[c->n_suppressed++] = 11;
+    const int32_t suppressed[] = {before.tokens[0], 11};
+    c->token_rules.lists[SPW_SUPPRESS] = (struct spw_token_list){suppressed, 2};
     for (int drawn = 0; drawn < 2; drawn++) {
         p.request.max_new_tokens = 30;
         p.request.sampling = (struct spw_sampling){
@@ -171,6 +172,11 @@ static void test_suppressed(uint64_t seed)
         }
         spw_result_free(&after);
     }
+    p.request.sampling.temperature = 0;
+    p.request.sampling.rules.lists[SPW_SUPPRESS].ids = (int32_t[]){0};
+    CHECK(!batch_run(e, NULL, &p.request, 1, &after, NULL, NULL));
+    CHECK(after.tokens[0] == bias.token);
+    spw_result_free(&after);
     spw_result_free(&before);
     spw_engine_close(e);
 }
@@ -340,6 +346,12 @@ static void test_refusals(void)
           .sampling = {.logit_bias = &unknown, .n_logit_bias = 1}},
          -EINVAL,
          "logit_bias: found the token id 96, expected 0 to 95"},
+        {{.prompt = ids,
+          .n_prompt = 2,
+          .max_new_tokens = 1,
+          .sampling = {.rules.lists[SPW_FORCED_EOS] = {ids, 3}}},
+         -EINVAL,
+         "token 3 of the forced_eos_token_id: found id 96"},
         {{.prompt = ids, .n_prompt = 2, .logprobs = true, .n_top_logprobs = 21},
          -EINVAL,
          "n_top_logprobs: found 21, expected at most 20"},

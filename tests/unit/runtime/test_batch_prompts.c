@@ -444,17 +444,25 @@ static void test_beams_end(void)
     for (uint64_t k = 0; k < 4; k++)
         CHECK(spw_batch_result(b, id + k)->finish == SPW_FINISH_CANCELED);
     CHECK(spw_batch_is_idle(b));
-    const struct spw_beam_search wrong[] = {{.n_beams = 5},
-                                            {.n_beams = 4, .n_groups = 3, .diversity_penalty = 1},
-                                            {.n_beams = 4, .n_groups = 2},
-                                            {.n_beams = 4, .length_penalty = NAN}};
+    const struct {
+        struct spw_beam_search search;
+        const char *says;
+    } wrong[] = {
+        {{.n_beams = 5}, "beams.n_beams: found 5, expected at most 4"},
+        {{.n_beams = 2, .n_return = 3}, "beams.n_return: found 3"},
+        {{.n_beams = 4, .n_groups = 3, .diversity_penalty = 1}, "beams.n_groups: found 3"},
+        {{.n_beams = 4, .n_groups = 2}, "beams.diversity_penalty: found 0"},
+        {{.n_beams = 4, .length_penalty = NAN}, "beams.length_penalty: found nan"},
+    };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        q.beams = wrong[i];
+        q.beams = wrong[i].search;
         CHECK(spw_batch_submit(b, &q, &id, &err) == -EINVAL);
+        CHECK_MSG(strstr(err.text, wrong[i].says), "%s", err.text);
     }
     q.beams = (struct spw_beam_search){.n_beams = 2};
     q.sampling.temperature = 1;
     CHECK(spw_batch_submit(b, &q, &id, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "sampling.temperature: a beam search has 0"), "%s", err.text);
     spw_batch_close(b);
     spw_engine_close(e);
 }

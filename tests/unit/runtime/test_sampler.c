@@ -87,6 +87,49 @@ static void softmax(const double *scores, int n, double *p)
         p[i] /= sum;
 }
 
+static bool has(const struct spw_token_list *list, int id)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Whether the last n tokens with `id` occur before. */
+static bool repeats(size_t n, int id, const int32_t *tokens, size_t n_tokens)
+{
+    for (size_t at = 0; n && at + n <= n_tokens; at++) {
+        bool same = tokens[at + n - 1] == id;
+        for (size_t i = 0; i + 1 < n; i++)
+            same &= tokens[at + i] == tokens[n_tokens - n + 1 + i];
+        if (same)
+            return true;
+    }
+    return false;
+}
+
+/* NoRepeatNGram, MinLength, MinNewTokensLength, ForcedBOS, ForcedEOS, SuppressTokens and
+ * SuppressTokensAtBegin of transformers. */
+static float ruled_logit(const struct spw_sampling *o, float l, int id, const int32_t *tokens,
+                         size_t n_prompt, size_t n_tokens)
+{
+    const struct spw_token_rules *r = &o->rules;
+    const struct spw_token_list *bos = &r->lists[SPW_FORCED_BOS], *eos = &r->lists[SPW_FORCED_EOS];
+    const uint64_t least = r->min_new_tokens ? n_prompt + r->min_new_tokens : r->min_length;
+    const size_t begin = n_prompt > 1 || !bos->n ? n_prompt : n_prompt + 1;
+    if (repeats(r->no_repeat_ngram_size, id, tokens, n_tokens) ||
+        (n_tokens < least && has(&o->ends, id)))
+        l = -INFINITY;
+    if (bos->n && n_tokens == 1)
+        l = has(bos, id) ? 0 : -INFINITY;
+    if (eos->n && n_tokens == o->most_tokens - 1)
+        l = has(eos, id) ? 0 : -INFINITY;
+    if (has(&r->lists[SPW_SUPPRESS], id) ||
+        (n_tokens == begin && has(&r->lists[SPW_BEGIN_SUPPRESS], id)))
+        l = -INFINITY;
+    return l;
+}
+
 /* SequenceBias, RepetitionPenalty as in transformers/generation/logits_process.py, then the other
  * two penalties as in vLLM's model_executor/layers/utils.py. */
 static float changed_logit(const struct spw_sampling *o, float l, int id, const int32_t *tokens,
@@ -105,7 +148,7 @@ static float changed_logit(const struct spw_sampling *o, float l, int id, const 
         l = l < 0 ? l * o->repetition_penalty : l / o->repetition_penalty;
     l -= o->frequency_penalty * (float)count;
     l -= o->presence_penalty * (float)(count > 0);
-    return l;
+    return ruled_logit(o, l, id, tokens, n_prompt, n_tokens);
 }
 
 /* Those, and Temperature, TopK, TopP, MinP as in transformers.
@@ -179,6 +222,28 @@ static void draw_changes(struct spw_sampling *o, struct spw_logit_bias biases[3]
         o->presence_penalty = (float)check_range(rng, 0, 40) / 10 - 2;
 }
 
+/* Rules, so often that each pair of them is drawn. Lists have a token or two, and one that does not
+ * exist. */
+static void draw_rules(struct spw_sampling *o, int32_t ids[SPW_TOKEN_LISTS + 1][3], size_t n_tokens,
+                       int vocab, uint64_t *rng)
+{
+    struct spw_token_rules *r = &o->rules;
+    o->ends = (struct spw_token_list){ids[SPW_TOKEN_LISTS], check_range(rng, 0, 2)};
+    o->most_tokens = n_tokens + check_range(rng, 1, 3);
+    for (int k = 0; k <= SPW_TOKEN_LISTS; k++)
+        for (int i = 0; i < 3; i++)
+            ids[k][i] = i < 2 ? (int32_t)check_range(rng, 0, (uint64_t)vocab - 1) : vocab;
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        if (!check_range(rng, 0, 2))
+            r->lists[k] = (struct spw_token_list){ids[k], check_range(rng, 1, 3)};
+    if (check_range(rng, 0, 1))
+        r->no_repeat_ngram_size = check_range(rng, 1, 3);
+    if (check_range(rng, 0, 1))
+        r->min_length = check_range(rng, 0, n_tokens + 2);
+    if (!check_range(rng, 0, 2))
+        r->min_new_tokens = check_range(rng, 1, n_tokens + 2);
+}
+
 /* Greedy: the lowest id of the largest logits, after biases and penalties. */
 static int greedy_choice(const struct spw_sampling *o, const float *logits, int n,
                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
@@ -201,6 +266,7 @@ static void test_against_reference(uint64_t seed)
 {
     struct spw_sampler *s = NULL;
     struct spw_logit_bias biases[3];
+    int32_t ids[SPW_TOKEN_LISTS + 1][3];
     int n_compared = 0;
     for (int round = 0; round < 3000; round++) {
         int n = (int)check_range(&seed, 1, 300);
@@ -212,7 +278,7 @@ static void test_against_reference(uint64_t seed)
         for (int i = 0; i < n; i++)
             logits[i] = random_logit(&seed, scale);
         for (size_t i = 0; i < n_tokens; i++)
-            tokens[i] = (int32_t)check_range(&seed, 0, (uint64_t)n - 1);
+            tokens[i] = (int32_t)check_range(&seed, 0, spw_min_u64((uint64_t)n, 6) - 1);
         struct spw_sampling o = {.temperature = (float)check_range(&seed, 1, 40) / 10,
                                  .seed = check_random(&seed),
                                  .stream = check_range(&seed, 0, 3)};
@@ -223,6 +289,8 @@ static void test_against_reference(uint64_t seed)
         if (check_range(&seed, 0, 1))
             o.min_p = (float)check_range(&seed, 1, 1000) / 1000;
         draw_changes(&o, biases, n, &seed);
+        if (check_range(&seed, 0, 1))
+            draw_rules(&o, ids, n_tokens, n, &seed);
         spw_sampler_close(s);
         CHECK(spw_sampler_open(&s, (uint32_t)n, NULL) == 0);
         struct spw_sampling greedy = o;
@@ -324,9 +392,8 @@ static void test_greedy(void)
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, -INFINITY, 2.5f, 0}, (int32_t[]){3}, 1, 1) ==
           3);
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, -9, 2.5f, 0}, NULL, 0, 0) == 2);
-    /* Minus infinity wins over everything. */
-    biases[0] = (struct spw_logit_bias){2, -INFINITY};
-    greedy = (struct spw_sampling){.logit_bias = biases, .n_logit_bias = 1};
+    /* A suppressed token stays away, whatever its logit. */
+    greedy = (struct spw_sampling){.rules.lists[SPW_SUPPRESS] = {(int32_t[]){2}, 1}};
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, INFINITY, 2, 0}, NULL, 0, 0) == 1);
     spw_sampler_close(s);
 }

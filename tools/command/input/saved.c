@@ -102,6 +102,16 @@ static int take_biases(struct cli_saved *s, struct cli_options *o, const json_t 
     return 0;
 }
 
+static int take_ids(const struct cli_options *o, struct cli_ids *ids, const json_t *list)
+{
+    *ids = (struct cli_ids){.n = json_array_size(list), .is_given = json_is_array(list)};
+    if (ids->n > CLI_MAX_COUNTS || (!ids->is_given && !json_is_null(list)))
+        return damaged(o);
+    for (size_t i = 0; i < ids->n; i++)
+        ids->items[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return 0;
+}
+
 static int take_value(struct cli_saved *s, struct cli_options *o, const struct cli_row *row,
                       const json_t *value)
 {
@@ -118,6 +128,8 @@ static int take_value(struct cli_saved *s, struct cli_options *o, const struct c
         return json_is_integer(value) ? 0 : damaged(o);
     case CLI_TEXTS:
         return take_stops(s, o, value);
+    case CLI_IDS:
+        return take_ids(o, field, value);
     default:
         return take_biases(s, o, value);
     }
@@ -171,7 +183,7 @@ static int take_types(const struct cli_saved *s, struct cli_options *o)
     if (o->kv_dtype != SPW_DTYPE_AUTO && o->kv_dtype != kv && !may_be_exact)
         return refuse_type(o, "kv-dtype", kv_name(kv), kv_name(o->kv_dtype));
     if (!exact && cli_given(o, "residual-window") &&
-        spw_align_up(o->residual_window, 128) != i->residual_tokens)
+        spw_align_up(o->residual_window, spw_plan_tile_tokens()) != i->residual_tokens)
         return cli_fail(CLI_REFUSED, "%s: was saved with --residual-window %llu, found %llu",
                         o->resume, (unsigned long long)i->residual_tokens,
                         (unsigned long long)o->residual_window);

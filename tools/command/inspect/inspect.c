@@ -184,6 +184,23 @@ static uint32_t rope_layers(const struct spw_model_config *c)
     return n;
 }
 
+/* Those rules of the files that are on. */
+static json_t *token_rules_json(const struct spw_token_rules *r)
+{
+    const struct cli_field numbers[] = {
+        {r->no_repeat_ngram_size ? "no_repeat_ngram_size" : NULL,
+         CLI_JSON(r->no_repeat_ngram_size)},
+        {r->min_length ? "min_length" : NULL, CLI_JSON(r->min_length)},
+        {r->min_new_tokens ? "min_new_tokens" : NULL, CLI_JSON(r->min_new_tokens)},
+    };
+    json_t *o = CLI_OBJECT(numbers);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        if (r->lists[k].n)
+            cli_json_add(&o, spw_token_list_name((enum spw_token_list_kind)k),
+                         cli_report_tokens(r->lists[k].ids, r->lists[k].n));
+    return o;
+}
+
 static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
@@ -216,7 +233,7 @@ static void add_config(json_t **o, const struct facts *f)
         {"rope_theta", CLI_JSON(c->rope[c->full_kind].theta)},
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
         {"eos_texts", cli_report_names(f->tokenizer, c->eos, c->n_eos)},
-        {"suppressed", cli_report_tokens(c->suppressed, c->n_suppressed)},
+        {"token_rules", token_rules_json(&c->token_rules)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
     };
     CLI_ADD(o, fields);

@@ -136,13 +136,6 @@ static void note_length(struct batch *b, const struct job_line *line, const stru
         }
 }
 
-/* Sessions that the item has use for; its options are not read yet. */
-static uint64_t sessions_of(const struct request *x)
-{
-    const json_int_t n_beams = json_integer_value(json_object_get(x->body, "num_beams"));
-    return n_beams > 1 && n_beams <= 256 ? (uint64_t)n_beams : 1;
-}
-
 /* Compares the whole input with what is done, so that a changed input is refused before any work.
  */
 static int compare_input(struct batch *b)
@@ -158,7 +151,7 @@ static int compare_input(struct batch *b)
         b->n_seen++;
         if (!code && standing == JOB_NEW) {
             b->n_new++;
-            b->n_sessions += sessions_of(&x);
+            b->n_sessions += request_sessions(&x);
             b->new_bytes += line.bytes + x.file_bytes;
             note_length(b, &line, &x);
         }

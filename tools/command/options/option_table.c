@@ -218,6 +218,31 @@ const struct cli_row cli_rows[] = {
     {"logit-bias", CLI_BIASES, ANSWERS, "Generation", "ID=X",
      "add X, from -100 to 100, to the logit of the token ID; may be given many times",
      FIELD(logit_bias), RANGE(-100, 100)},
+    {"no-repeat-ngram-size", CLI_COUNT, ANSWERS, "Generation", "N",
+     "let no N tokens of prompt and answer occur twice in a row; 0 means off (as the model's files "
+     "say)",
+     FIELD(no_repeat_ngram_size), RANGE(0, 1e9)},
+    {"min-length", CLI_COUNT, ANSWERS, "Generation", "N",
+     "do not end the answer before it has N tokens together with the prompt; 0 means off (as the "
+     "model's files say)",
+     FIELD(min_length), RANGE(0, 1e9)},
+    {"min-new-tokens", CLI_COUNT, ANSWERS, "Generation", "N",
+     "do not end the answer before it has N tokens, and pass over --min-length; 0 means off (as "
+     "the model's files say)",
+     FIELD(min_new_tokens), RANGE(0, 1e9)},
+    {"forced-bos-token-id", CLI_IDS, ANSWERS, "Generation", "ID|none",
+     "the token after a prompt of one token (as the model's files say)",
+     FIELD(token_lists[SPW_FORCED_BOS]), RANGE(0, INT32_MAX)},
+    {"forced-eos-token-id", CLI_IDS, ANSWERS, "Generation", "ID,...|none",
+     "one of these tokens is the last one of an answer of --max-new-tokens (as the model's files "
+     "say)",
+     FIELD(token_lists[SPW_FORCED_EOS]), RANGE(0, INT32_MAX)},
+    {"suppress-tokens", CLI_IDS, ANSWERS, "Generation", "ID,...|none",
+     "no answer has these tokens (as the model's files say)", FIELD(token_lists[SPW_SUPPRESS]),
+     RANGE(0, INT32_MAX)},
+    {"begin-suppress-tokens", CLI_IDS, ANSWERS, "Generation", "ID,...|none",
+     "no answer begins with these tokens (as the model's files say)",
+     FIELD(token_lists[SPW_BEGIN_SUPPRESS]), RANGE(0, INT32_MAX)},
     {"seed", CLI_COUNT, ANSWERS, "Generation", "N", "the same seed gives the same text (0)",
      FIELD(seed)},
     {"seed", CLI_COUNT, CLI_BENCH, "Generation", "N",
@@ -227,14 +252,14 @@ const struct cli_row cli_rows[] = {
     {"n", CLI_COUNT, CLI_BATCH, "Generation", "N",
      "N answers to each prompt, with different draws (1)", FIELD(n), RANGE(1, 128)},
 
-    {"num-beams", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
+    {"num-beams", CLI_COUNT, PROMPTED, "Beam search", "N",
      "search with N beams for the answer with the best score: its log-probability, divided by its "
      "length to the power of --length-penalty. The answer is printed when it is complete; 1 means "
      "off (1)",
-     FIELD(num_beams), RANGE(1, 256)},
+     FIELD(num_beams), RANGE(1, SPW_BEAMS_MOST)},
     {"num-beam-groups", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
      "divide the beams into N groups whose tokens differ from each other (1)",
-     FIELD(num_beam_groups), RANGE(1, 256)},
+     FIELD(num_beam_groups), RANGE(1, SPW_BEAMS_MOST)},
     {"diversity-penalty", CLI_NUMBER, CLI_GENERATE, "Beam search", "X",
      "with groups: subtract X from a token for each beam of an earlier group that has taken it "
      "(0)",
@@ -248,7 +273,7 @@ const struct cli_row cli_rows[] = {
      FIELD(early_stopping), .choices = early_stops},
     {"num-return-sequences", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
      "with beams: print the N best answers, with an empty line between them (1)",
-     FIELD(num_return_sequences), RANGE(1, 256)},
+     FIELD(num_return_sequences), RANGE(1, SPW_BEAMS_MOST)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget of device memory; on the CPU, of working memory (what is available; on a GPU, "

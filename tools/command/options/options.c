@@ -200,6 +200,16 @@ static int set_counts(const struct cli_row *row, const char *value, struct cli_c
     }
 }
 
+static int set_ids(const struct cli_row *row, const char *value, struct cli_ids *out)
+{
+    struct cli_counts counts = {.n = 0};
+    int code = strcmp(value, "none") ? set_counts(row, value, &counts) : 0;
+    *out = (struct cli_ids){.n = counts.n, .is_given = true};
+    for (size_t i = 0; i < counts.n; i++)
+        out->items[i] = (int32_t)counts.items[i];
+    return code;
+}
+
 static int set_value(struct cli_options *o, const struct cli_row *row, const char *value)
 {
     void *field = (char *)o + row->at;
@@ -224,6 +234,8 @@ static int set_value(struct cli_options *o, const struct cli_row *row, const cha
     case CLI_COUNTS:
     case CLI_SIZES:
         return set_counts(row, value, field);
+    case CLI_IDS:
+        return set_ids(row, value, field);
     case CLI_TEXT:
     case CLI_FILE_IN:
     case CLI_FILE_OUT:
@@ -402,6 +414,9 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
                               .repetition_penalty = 1,
                               .n = 1,
                               .top_p = 1,
+                              .no_repeat_ngram_size = SPW_NONE,
+                              .min_length = SPW_NONE,
+                              .min_new_tokens = SPW_NONE,
                               .num_beams = 1,
                               .num_beam_groups = 1,
                               .num_return_sequences = 1,
@@ -471,6 +486,14 @@ static json_t *biases(const struct cli_biases *b)
     return list;
 }
 
+static json_t *ids(const struct cli_ids *list)
+{
+    json_t *out = json_array();
+    for (size_t i = 0; i < list->n; i++)
+        cli_json_append(&out, CLI_JSON(list->items[i]));
+    return out;
+}
+
 json_t *cli_value_json(const struct cli_options *o, const struct cli_row *row)
 {
     const void *at = (const char *)o + row->at;
@@ -488,6 +511,8 @@ json_t *cli_value_json(const struct cli_options *o, const struct cli_row *row)
         return texts(at);
     case CLI_BIASES:
         return biases(at);
+    case CLI_IDS:
+        return CLI_OR_NULL(((const struct cli_ids *)at)->is_given, ids(at));
     default:
         return CLI_JSON(*(const char *const *)at);
     }
@@ -528,6 +553,8 @@ void cli_show_settings(FILE *to, const struct cli_options *o)
         fprintf(to, "%-20s ", row->name);
         if (row->kind == CLI_NUMBER)
             fprintf(to, "%g\n", *(const double *)field);
+        else if (*(const uint64_t *)field == SPW_NONE)
+            fprintf(to, "as the model's files say\n");
         else
             fprintf(to, "%llu\n", (unsigned long long)*(const uint64_t *)field);
     }

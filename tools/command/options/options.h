@@ -60,6 +60,12 @@ struct cli_biases {
     size_t n;
 };
 
+struct cli_ids {
+    int32_t items[CLI_MAX_COUNTS];
+    size_t n;
+    bool is_given;
+};
+
 struct cli_command;
 
 struct cli_options {
@@ -88,6 +94,9 @@ struct cli_options {
     uint64_t seed, top_k;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     struct cli_biases logit_bias;
+    uint64_t no_repeat_ngram_size, min_length,
+        min_new_tokens; /* SPW_NONE: as the model's files say */
+    struct cli_ids token_lists[SPW_TOKEN_LISTS];
     uint64_t top_logprobs; /* of --logprobs, if that was given */
     uint64_t num_beams, num_beam_groups, num_return_sequences;
     double diversity_penalty, length_penalty;
@@ -223,6 +232,7 @@ enum cli_kind {
     CLI_TEXTS,  /* may be repeated */
     CLI_BIASES, /* ID=X; may be repeated */
     CLI_COUNTS, /* separated by commas */
+    CLI_IDS,    /* of tokens, separated by commas, or "none" */
     CLI_SIZES,
 };
 

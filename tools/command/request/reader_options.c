@@ -18,7 +18,7 @@ enum {
 };
 
 /* Defaults of max_new_tokens. OpenAI's default for completions is 16. */
-enum { CHAT_TOKENS = 4096, COMPLETION_TOKENS = 16, MOST_BEAMS = 256 };
+enum { CHAT_TOKENS = 4096, COMPLETION_TOKENS = 16 };
 
 struct key {
     const char *name;
@@ -192,6 +192,37 @@ static int read_logit_bias(struct request *x, const struct key *key, const json_
     return 0;
 }
 
+/* 0 means off, whatever the model's files say. */
+static int read_rule(struct request *x, const struct key *key, const json_t *value,
+                     struct request_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    const json_int_t n = json_integer_value(value);
+    *(uint64_t *)field(x, key) = n ? (uint64_t)n : SPW_NONE;
+    return 0;
+}
+
+/* A token, or a list of tokens. */
+static int read_tokens(struct request *x, const struct key *key, const json_t *value,
+                       struct request_refusal *why)
+{
+    struct spw_token_list *list = field(x, key);
+    const size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    int32_t **own = &x->token_lists[list - x->sampling.rules.lists];
+    *own = spw_alloc_zero(n, sizeof **own);
+    if (!*own)
+        return request_refuse_memory(why);
+    *list = (struct spw_token_list){*own, n};
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+        const json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id > INT32_MAX)
+            return request_refuse_value(why, key->name, item, "a token id or a list of token ids");
+        (*own)[i] = (int32_t)id;
+    }
+    return 0;
+}
+
 /* A chat says whether, and top_logprobs how many. Other lines give the number of alternatives. */
 static int read_chat_logprobs(struct request *x, const struct key *key, const json_t *value,
                               struct request_refusal *why)
@@ -221,6 +252,14 @@ static int read_top_logprobs(struct request *x, const struct key *key, const jso
 }
 
 /* ---- beams ---- */
+
+static const char num_beams[] = "num_beams";
+
+uint32_t request_sessions(const struct request *x)
+{
+    const json_int_t n = json_integer_value(json_object_get(x->body, num_beams));
+    return n > 1 && n <= SPW_BEAMS_MOST ? (uint32_t)n : 1;
+}
 
 /* One beam is no search. Without a temperature, as a search has none. */
 static int read_beams(struct request *x, const struct key *key, const json_t *value,
@@ -322,19 +361,6 @@ static int read_response_format(struct request *x, const struct key *key, const 
               : 0;
 }
 
-static int read_min_tokens(struct request *x, const struct key *key, const json_t *value,
-                           struct request_refusal *why)
-{
-    (void)x;
-    SPW_TRY(check_count(key, value, why));
-    if (json_integer_value(value) == 0)
-        return 0;
-    return request_refuse_support(
-        why, key->name, value,
-        "spillway has no least number of tokens: \"ignore_eos\" makes an answer "
-        "as long as \"max_tokens\"");
-}
-
 static int read_tool_choice(struct request *x, const struct key *key, const json_t *value,
                             struct request_refusal *why)
 {
@@ -373,7 +399,7 @@ static const struct key keys[] = {
     {"max_tokens", COMPLETION, read_max_tokens, 0, 1e9, 0},
     {"max_tokens", CHAT, read_max_tokens, 1, 1e9, 0},
     {"max_completion_tokens", CHAT, read_max_tokens, 1, 1e9, 0},
-    {"min_tokens", OPENAI, read_min_tokens, 0, 1e9, 0},
+    {"min_tokens", OPENAI, read_rule, 0, 1e9, AT(sampling.rules.min_new_tokens)},
     {"n", ALL, read_count, 1, 128, AT(n_choices)},
     {"best_of", COMPLETION, read_best_of, 1, 128, 0},
     {"temperature", ALL, read_number, 0, 1e6, AT(sampling.temperature)},
@@ -384,12 +410,19 @@ static const struct key keys[] = {
     {"repetition_penalty", ALL, read_number, 0.001, 1000, AT(sampling.repetition_penalty)},
     {"presence_penalty", ALL, read_number, -2, 2, AT(sampling.presence_penalty)},
     {"frequency_penalty", ALL, read_number, -2, 2, AT(sampling.frequency_penalty)},
-    {"num_beams", ALL, read_beams, 1, MOST_BEAMS, AT(beams.n_beams)},
-    {"num_beam_groups", ALL, read_count, 1, MOST_BEAMS, AT(beams.n_groups)},
+    {num_beams, ALL, read_beams, 1, SPW_BEAMS_MOST, AT(beams.n_beams)},
+    {"num_beam_groups", ALL, read_count, 1, SPW_BEAMS_MOST, AT(beams.n_groups)},
     {"diversity_penalty", ALL, read_number, 0, 1e6, AT(beams.diversity_penalty)},
     {"length_penalty", ALL, read_number, -100, 100, AT(beams.length_penalty)},
     {"early_stopping", ALL, read_early_stopping, 0, 0, 0},
-    {"num_return_sequences", ALL, read_return, 1, MOST_BEAMS, 0},
+    {"num_return_sequences", ALL, read_return, 1, SPW_BEAMS_MOST, 0},
+    {"no_repeat_ngram_size", ALL, read_rule, 0, 1e9, AT(sampling.rules.no_repeat_ngram_size)},
+    {"min_length", ALL, read_rule, 0, 1e9, AT(sampling.rules.min_length)},
+    {"min_new_tokens", ALL, read_rule, 0, 1e9, AT(sampling.rules.min_new_tokens)},
+    {"forced_bos_token_id", ALL, read_tokens, 0, 0, AT(sampling.rules.lists[SPW_FORCED_BOS])},
+    {"forced_eos_token_id", ALL, read_tokens, 0, 0, AT(sampling.rules.lists[SPW_FORCED_EOS])},
+    {"suppress_tokens", ALL, read_tokens, 0, 0, AT(sampling.rules.lists[SPW_SUPPRESS])},
+    {"begin_suppress_tokens", ALL, read_tokens, 0, 0, AT(sampling.rules.lists[SPW_BEGIN_SUPPRESS])},
     {"logit_bias", ALL, read_logit_bias, 0, 0, 0},
     {"seed", ALL, read_seed, 0, 0, 0},
     {"stop", ALL, read_stop, 0, 0, 0},
@@ -471,6 +504,19 @@ static int set_defaults(struct request *x, const struct cli_options *o, struct r
     return copy_stops(x, &o->stop, why);
 }
 
+static int check_list(const struct request *x, enum spw_token_list_kind kind, uint32_t vocab,
+                      struct request_refusal *why)
+{
+    const struct spw_token_list *list = &x->sampling.rules.lists[kind];
+    const char *name = spw_token_list_name(kind);
+    for (size_t i = 0; i < list->n; i++)
+        if ((uint32_t)list->ids[i] >= vocab)
+            return request_refuse(why, 400, "invalid_value", name,
+                                  "%s: found token id %d, expected 0 to %u", name,
+                                  (int)list->ids[i], vocab - 1);
+    return 0;
+}
+
 /* What a key alone does not show. */
 static int check_together(const struct request *x, const struct request_reader *r,
                           struct request_refusal *why)
@@ -483,6 +529,8 @@ static int check_together(const struct request *x, const struct request_reader *
             return request_refuse(why, 400, "invalid_value", "logit_bias",
                                   "logit_bias: found token id %d, expected 0 to %u",
                                   (int)x->sampling.logit_bias[i].token, r->model->config.vocab - 1);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        SPW_TRY(check_list(x, (enum spw_token_list_kind)k, r->model->config.vocab, why));
     return 0;
 }
 

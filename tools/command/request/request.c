@@ -29,6 +29,8 @@ void request_free(struct request *x)
     spw_free(x->prompts);
     spw_free(x->stop.items);
     spw_free(x->logit_bias);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        spw_free(x->token_lists[k]);
     spw_free(x->file);
     spw_free(x->tools_json);
     spw_grammar_close(x->grammar);
@@ -158,11 +160,13 @@ uint64_t request_bytes(const struct request *x)
     const uint64_t token = sizeof *r->tokens, most = x->max_new_tokens;
     const uint64_t logprob =
         x->logprobs ? sizeof *r->logprobs + x->n_top_logprobs * sizeof *r->top_logprobs : 0;
+    const uint64_t n_answers = spw_max_u32(x->n_choices, x->beams.n_beams);
     uint64_t bytes = 0;
     for (size_t i = 0; i < x->n_prompts; i++) {
         const uint64_t n = x->prompts[i].n;
         bytes += n * token + (x->echo ? n * logprob : 0); /* of choice 0 */
-        bytes += x->n_choices * ((n + 2 * most) * token + most * logprob);
+        bytes += n_answers * ((n + 2 * most) * token + most * logprob);
+        bytes += x->beams.n_beams * SPW_BEAM_TOKEN_BYTES * most;
     }
     return bytes;
 }

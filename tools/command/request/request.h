@@ -58,9 +58,10 @@ struct request {
     uint32_t n_choices; /* answers of each prompt */
     uint64_t max_new_tokens;
     bool max_is_default; /* nobody gave max_new_tokens: fewer if the context has no room for them */
-    struct spw_sampling sampling;      /* of choice 0; choice k draws from stream k */
-    struct spw_logit_bias *logit_bias; /* owned, if the line has any: of `sampling` */
-    struct cli_strings stop;           /* list owned, strings borrowed from `line` or the options */
+    struct spw_sampling sampling;          /* of choice 0; choice k draws from stream k */
+    struct spw_logit_bias *logit_bias;     /* owned, if the line has any: of `sampling` */
+    int32_t *token_lists[SPW_TOKEN_LISTS]; /* the same */
+    struct cli_strings stop; /* list owned, strings borrowed from `line` or the options */
     /* A search; n_beams 0: none. The answers of a prompt are the n_choices best ones. */
     struct spw_beam_search beams;
     bool ignore_eos, logprobs;

@@ -1,0 +1,116 @@
+/* The tokens that begin and end an answer, and the rules of the files for those between. */
+#include "model/config/config.h"
+
+#include "model/config/config_parts.h"
+
+#include <stdio.h>
+
+/* Reads one id, or for eos a list of ids. An absent key and null leave the old value. */
+static int read_token(const struct spw_keys *keys, const char *key, int32_t *ids, uint32_t *n,
+                      uint32_t capacity)
+{
+    if (!spw_keys_has(keys, key))
+        return 0;
+    const json_t *value = json_object_get(keys->object, key);
+    bool list = json_is_array(value) && capacity > 1;
+    size_t count = list ? json_array_size(value) : 1;
+    const char *expected = capacity > 1 ? "a token id or a list of at most 16" : "a token id";
+    if (count > capacity)
+        return spw_keys_refuse(keys, key, expected);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = list ? json_array_get(value, i) : value;
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id > INT32_MAX)
+            return spw_keys_refuse(keys, key, expected);
+        ids[i] = (int32_t)id;
+    }
+    *n = (uint32_t)count;
+    return 0;
+}
+
+/* An answer never ends with an id that the model cannot choose. */
+static int check_eos(const struct spw_model_config *out, const struct spw_keys *keys)
+{
+    char expected[64];
+    snprintf(expected, sizeof expected, "ids below vocab_size, %u", out->vocab);
+    for (uint32_t i = 0; i < out->n_eos; i++)
+        if ((uint32_t)out->eos[i] >= out->vocab)
+            return spw_keys_refuse(keys, "eos_token_id", expected);
+    return 0;
+}
+
+/* ---- rules of answers ---- */
+
+/* transformers passes over ids that the model does not have. */
+static int read_list(struct spw_model_config *out, const struct spw_keys *keys,
+                     enum spw_token_list_kind kind)
+{
+    const char *key = spw_token_list_name(kind);
+    const json_t *value = spw_keys_value(keys, key);
+    const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    size_t n = 0;
+    if (!value)
+        return 0;
+    spw_free(out->rule_tokens[kind]);
+    int32_t *ids = out->rule_tokens[kind] = spw_alloc_zero(count, sizeof *ids);
+    out->token_rules.lists[kind] = (struct spw_token_list){0};
+    if (!ids)
+        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
+    for (size_t i = 0; i < count && !json_is_null(value); i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+        const json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item))
+            return spw_keys_refuse(keys, key, "a token id or a list of token ids");
+        if (id >= 0 && id < (json_int_t)out->vocab)
+            ids[n++] = (int32_t)id;
+    }
+    out->token_rules.lists[kind] = (struct spw_token_list){ids, n};
+    return 0;
+}
+
+/* As transformers, from generation_config.json, or from config.json where that file is missing. */
+static int read_rules(struct spw_model_config *out, const struct spw_config_source *source,
+                      const struct spw_keys *generation)
+{
+    const struct spw_keys *places[] = {generation->object ? generation : &source->top,
+                                       generation->object ? generation : &source->text};
+    struct spw_token_rules *r = &out->token_rules;
+    const struct {
+        const char *key;
+        uint64_t *at;
+    } numbers[] = {{"no_repeat_ngram_size", &r->no_repeat_ngram_size},
+                   {"min_length", &r->min_length},
+                   {"min_new_tokens", &r->min_new_tokens}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            SPW_TRY(SPW_OR_NULL(spw_keys_u64, places[i], numbers[k].key, 0, MAX_POSITIONS,
+                                numbers[k].at));
+        for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+            SPW_TRY(read_list(out, places[i], (enum spw_token_list_kind)k));
+    }
+    return 0;
+}
+
+/* ---- all of them ---- */
+
+/* The defaults of the family, then config.json, then generation_config.json; the later one wins. */
+int spw_config_read_tokens(struct spw_model_config *out, const struct spw_config_source *source,
+                           const struct spw_keys *generation)
+{
+    const struct spw_keys *places[] = {&source->top, &source->text, generation};
+    uint32_t n_bos = 0;
+    out->bos = source->family->bos;
+    out->eos[0] = source->family->eos;
+    out->n_eos = source->family->eos >= 0;
+    for (size_t i = 0; i < 3; i++) {
+        if (spw_keys_is_null(places[i], "eos_token_id"))
+            out->n_eos = 0;
+        if (spw_keys_is_null(places[i], "bos_token_id"))
+            out->bos = -1;
+        SPW_TRY(read_token(places[i], "eos_token_id", out->eos, &out->n_eos, SPW_CONFIG_MAX_EOS));
+        SPW_TRY(read_token(places[i], "bos_token_id", &out->bos, &n_bos, 1));
+        if (spw_keys_has(places[i], "eos_token_id"))
+            SPW_TRY(check_eos(out, places[i]));
+    }
+    return read_rules(out, source, generation);
+}
