@@ -75,6 +75,11 @@ def make_value(rng, name, n_prompt, vocab):
             "forced_eos_token_id": rng.choice([2, some[0], [2, 3]]), "suppress_tokens": some, "begin_suppress_tokens": some}[name]
 
 
+def forced_tokens(options):
+    eos = options.get("forced_eos_token_id", [])
+    return [options.get("forced_bos_token_id")] + (eos if isinstance(eos, list) else [eos])
+
+
 def make_options(rng, number, groups, n_prompt, vocab):
     options = {"max_new_tokens": rng.choice([1, 3, 12, 30])}
     n_groups = rng.choice([2, 2, 3, 4]) if groups else 1
@@ -85,6 +90,9 @@ def make_options(rng, number, groups, n_prompt, vocab):
         options.update(num_beam_groups=n_groups, diversity_penalty=rng.choice([0.3, 1.0, 5.0]))
     for name in names_of(number, rng, RULES + OF_SEARCH * (beams > 1)):
         options[name] = make_value(rng, name, n_prompt, vocab)
+    for name in ("suppress_tokens", "begin_suppress_tokens"):  # transformers refuses to suppress a forced token
+        if name in options:
+            options[name] = [t for t in options[name] if t not in forced_tokens(options)] or [vocab - 1]
     return options
 
 
