@@ -491,7 +491,7 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
         {TINY("qwen2", 4, 64, 96, 2, 1, 32, 64, 4096), .bias = true, .stored = TINY_QUANTIZED,
          .seed = 6}};
     uint64_t n_on_host = 0, n_split = 0, n_prompts = 0;
-    for (uint32_t i = 0; i < draws; i++) {
+    for (uint32_t i = 0; i < draws || (draws >= 20 && !n_split && i < 20 * draws); i++) {
         char dir[128];
         struct spw_model model;
         struct spw_plan_info info;
@@ -503,7 +503,7 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
         in.sessions = (uint32_t)check_range(seed, 1, 3);
         in.host_layer_rows = (uint32_t)check_range(seed, 1, 16);
         in.host_rates =
-            (struct spw_host_rates){.link = 1e9, .device = 1e9 * (double)check_range(seed, 1, 40)};
+            (struct spw_host_rates){.link = 1e9, .device = 1e9 * (double)check_range(seed, 1, 10)};
         in.disk_bytes = check_random(seed) % 2 ? (uint64_t)1 << 32 : 0;
         spw_plan_smallest(&info, &in);
         in.device_bytes = info.smallest_device_bytes + check_range(seed, 0, 1 << 19);
