@@ -164,7 +164,7 @@ static void suppress(const struct spw_logit_row *r, const struct spw_sampling *p
 /* A forced token is no begin of an answer. */
 static bool begins(const struct spw_logit_row *r, const struct spw_sampling *p)
 {
-    const bool is_forced = r->n_prompt == 1 && p->rules.lists[SPW_FORCED_BOS].n;
+    const bool is_forced = r->n_prompt < 2 && p->rules.lists[SPW_FORCED_BOS].n;
     return p->rules.lists[SPW_BEGIN_SUPPRESS].n && r->n_tokens == r->n_prompt + is_forced;
 }
 
