@@ -184,7 +184,7 @@ static uint32_t rope_layers(const struct spw_model_config *c)
     return n;
 }
 
-/* Those rules of the files that are on. */
+/* Those rules of the files that are on; null if none is. */
 static json_t *token_rules_json(const struct spw_token_rules *r)
 {
     const struct cli_field numbers[] = {
@@ -198,7 +198,10 @@ static json_t *token_rules_json(const struct spw_token_rules *r)
         if (r->lists[k].n)
             cli_json_add(&o, spw_token_list_name((enum spw_token_list_kind)k),
                          cli_report_tokens(r->lists[k].ids, r->lists[k].n));
-    return o;
+    if (!o || json_object_size(o))
+        return o;
+    json_decref(o);
+    return json_null();
 }
 
 static void add_config(json_t **o, const struct facts *f)
