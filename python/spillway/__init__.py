@@ -140,7 +140,7 @@ class Answer:
         self.n_prompt, self.text, self.reasoning, self.finish, self.tokens = n, "", "", None, []
         self._model, self._pieces, self._failed, self._splitter = model, [], None, None
         if form:
-            request.shown, request.n_shown = form.specials, form.n_specials
+            request.shown, request.n_shown = form.specials.ids, form.specials.n
             self._splitter = _abi.spw_splitter()
             _library.spw_splitter_init(ctypes.byref(self._splitter), ctypes.byref(form), is_open)
         number = ctypes.c_uint64()

@@ -109,6 +109,8 @@ CALL(machine_recall,
      spw_machine_recall(&(struct spw_machine){0}, &no_gpu, NULL, SPW_PROBE_NEVER, err))
 CALL(machine_topology, spw_machine_topology(&(struct spw_topology_info){0}, &no_gpu, err))
 CALL(self_test, spw_self_test((char[80]){0}, &no_gpu, err))
+CALL(simulate, spw_simulate(&(struct spw_simulation){0}, "missing", &cpu, &(struct spw_machine){0},
+                            NULL, 1, 1, 1, err))
 CALL(drive_probe, spw_drive_probe(&(struct spw_drive){0},
                                   &(struct spw_drive_options){.directory = "missing"}, err))
 CALL(gate_check, spw_gate_check(&(struct spw_gate_result){.precision = SPW_KV_EXACT}, 1, MODEL,
@@ -234,6 +236,7 @@ static const struct {
     {"spw_machine_probe", machine_probe},
     {"spw_machine_recall", machine_recall},
     {"spw_machine_topology", machine_topology},
+    {"spw_simulate", simulate},
     {"spw_drive_probe", drive_probe},
     {"spw_self_test", self_test},
     {"spw_gate_check", gate_check},
