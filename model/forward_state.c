@@ -4,6 +4,8 @@
 
 #include "quant/types.h"
 
+#include <assert.h>
+
 struct call {
     const struct spw_forward *f;
     const struct spw_mixer_config *m;
@@ -216,6 +218,7 @@ static int gate_block(const struct call *c, enum spw_matrix_role role, uint64_t 
 {
     const struct spw_forward *f = c->f;
     struct spw_operand block = c->matrices->of[role];
+    assert(!block.on_host); /* the host multiplies no layer with such matrices */
     const size_t first = b * block.k;
     block.n = block.k;
     block.w += first * spw_row_bytes(block.type, block.k);

@@ -5,8 +5,8 @@
  *                     tensors; perhaps copies of the embedding, the last norm and the head
  *
  * The copies are not read: the layer computes with the tensors of the model. Of several such files
- * the one counts whose OTHER agrees with NAME for the most characters; of equals, the first by
- * name. */
+ * the one counts whose OTHER is the longest with which NAME begins. If NAME begins with none, the
+ * one whose OTHER agrees with NAME for the most characters; of equals, the first by name. */
 #include "model/source/gguf_model.h"
 
 #include <dirent.h>
@@ -21,13 +21,15 @@ static bool is_named(const char *name)
     return !strncmp(name, "mtp-", 4) && n > 4 + end && !strcmp(name + n - end, ".gguf");
 }
 
-/* How many characters OTHER agrees with the name of the model's file. */
+/* How many characters OTHER agrees with the name of the model's file; WHOLE more if all do. */
 static size_t n_alike(const char *name, const char *model)
 {
+    enum { WHOLE = 256 };
+    const size_t all = strlen(name) - strlen("mtp-") - strlen(".gguf");
     size_t n = 0;
-    while (name[4 + n] && name[4 + n] == model[n])
+    while (n < all && name[4 + n] == model[n])
         n++;
-    return n;
+    return n == all ? WHOLE + n : n;
 }
 
 /* Writes the name of the file into `best`; "": there is none. */
@@ -166,7 +168,7 @@ int spw_gguf_add_mtp(const char *path, struct spw_model_config *c, struct spw_te
     char *its;
     SPW_TRY(find_file(path, &its, err));
     if (!its)
-        return spw_fail(err, -EINVAL,
+        return spw_fail(err, -ENODATA,
                         "%s: found no layer that predicts further tokens (MTP) and could propose "
                         "drafts, and no file mtp-*.gguf beside it with such a layer; expected "
                         "other options.drafts",

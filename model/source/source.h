@@ -32,8 +32,8 @@ struct spw_source_ops {
     /* Names are those of Hugging Face. */
     int (*tensors)(const struct spw_source *s, struct spw_tensors **out, struct spw_error *err);
     /* config->mtp_beside: adds the tensors of the MTP layer to those of the model, and sets
-     * config->n_more_layers. -EINVAL: no file has one, or not one of this model. NULL: the format
-     * has no such files. */
+     * config->n_more_layers. -ENODATA: no file has one. -EINVAL: not one of this model. NULL:
+     * the format has no such files. */
     int (*add_mtp)(const struct spw_source *s, struct spw_model_config *config,
                    struct spw_tensors *t, struct spw_error *err);
     /* -ENOENT: the model has none. */

@@ -42,8 +42,9 @@ static int add_mtp(struct spw_model *m, struct spw_error *err)
     return spw_config_add_mtp(&m->config, err);
 }
 
-int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,
-                   struct spw_error *err)
+/* -ENODATA: drafts by an MTP layer are asked for, and no file has one. */
+static int open_model(struct spw_model *m, const char *path, const struct spw_options *o,
+                      struct spw_error *err)
 {
     *m = (struct spw_model){0};
     SPW_TRY(spw_source_open(&m->source, path, err));
@@ -61,6 +62,13 @@ int spw_model_open(struct spw_model *m, const char *path, const struct spw_optio
     if (rc)
         spw_model_close(m);
     return rc;
+}
+
+int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,
+                   struct spw_error *err)
+{
+    const int rc = open_model(m, path, o, err);
+    return rc == -ENODATA ? -EINVAL : rc;
 }
 
 void spw_model_close(struct spw_model *m)
@@ -246,7 +254,7 @@ static int try_mtp(struct spw_engine *e, const char *model_dir, const struct spw
         !e->model.config.may_add_mtp)
         return 0;
     move_model(&alone, &e->model);
-    const int rc = spw_model_open(&e->model, model_dir, &mtp, &why);
+    const int rc = open_model(&e->model, model_dir, &mtp, &why);
     if (!rc && spw_engine_plan_mtp(e, o)) {
         spw_model_close(&alone);
         spw_free(e->expert_counts);
@@ -257,7 +265,7 @@ static int try_mtp(struct spw_engine *e, const char *model_dir, const struct spw
     if (!rc)
         spw_model_close(&e->model);
     move_model(&e->model, &alone);
-    if (rc == -EINVAL && e->model.config.mtp_beside)
+    if (rc == -EINVAL && e->model.config.mtp_beside) /* a file is there, and does not fit */
         spw_engine_add_note(e, "no drafts by an MTP layer: %s", why.text);
     return 0;
 }

@@ -383,6 +383,20 @@ static bool stores_fast(const struct spw_weights *w, const struct spw_plan_info 
     return PART * n <= alone->decode_weights;
 }
 
+/* Nothing drops the layer later, so budgets that are lowered must still hold it: the smallest ones
+ * are at most 3/4 of those that are given. */
+static bool has_margin(const struct spw_plan_input *in)
+{
+    struct spw_plan_input bare = *in;
+    struct spw_plan_info info;
+    bare.draft_rows = 0;
+    spw_plan_smallest(&info, &bare);
+    for (int i = 0; i < SPW_BUDGETS; i++)
+        if (spw_budgets_smallest(&info, i) > in->budgets[i] - in->budgets[i] / 4)
+            return false;
+    return true;
+}
+
 bool spw_engine_plan_mtp(struct spw_engine *e, const struct spw_options *o)
 {
     const struct spw_weights *w = e->model.weights;
@@ -391,7 +405,8 @@ bool spw_engine_plan_mtp(struct spw_engine *e, const struct spw_options *o)
     in.weights = w;
     size_products(&in, e, o);
     if (!stores_fast(w, &e->plan.info) || spw_plan_make(&p, &in, NULL) ||
-        !spw_plan_drafts_in_place(&p, w) || !spw_plan_is_as_good(&e->plan, &e->in, &p, &in))
+        !spw_plan_drafts_in_place(&p, w) || !spw_plan_is_as_good(&e->plan, &e->in, &p, &in) ||
+        !has_margin(&in))
         return false;
     e->plan = p;
     e->in = in;

@@ -44,27 +44,9 @@ static bool in_disk_place(const struct spw_plan *p, const struct spw_weights *w,
     return is_one_of(p->n_disk_blocks, n_streamed_before(p, w, block), n_streamed(p, w));
 }
 
-/* One of the streamed blocks, but for disk places, that cross the link in any case. */
-static bool in_link_place(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    const uint64_t all = n_streamed(p, w), i = n_streamed_before(p, w, block);
-    return is_one_of(p->n_link_blocks, i - i * p->n_disk_blocks / all, all - p->n_disk_blocks);
-}
-
-/* A block of the file's is read by the drive, which is slower than the link. What the MTP layer
- * does depends on more than rows. */
-static uint32_t host_rows(const struct spw_plan *p, const struct spw_weights *w, uint32_t block,
-                          const struct spw_block_place *at)
-{
-    const bool may = at->packed && !at->resident && w->blocks[block].quantized &&
-                     block < spw_config_main_layers(w->config);
-    const bool crosses = may && p->n_disk_blocks < n_streamed(p, w) &&
-                         !in_disk_place(p, w, block) && in_link_place(p, w, block);
-    return may && !crosses ? p->host_layer_rows : 0;
-}
-
-struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
-                                      uint32_t block)
+/* But for host_rows. */
+static struct spw_block_place place(const struct spw_plan *p, const struct spw_weights *w,
+                                    uint32_t block)
 {
     const struct spw_weight_block *b = &w->blocks[block];
     struct spw_block_place at = {.resident = is_resident(p, w, block),
@@ -79,7 +61,37 @@ struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw
     if (!at.as_in_file || !(at.resident || at.from_disk))
         at.moved_bytes = at.packed ? b->bytes : b->matrix_bytes;
     at.disk_bytes = at.from_disk ? b->read_bytes : 0;
-    at.host_rows = block < w->n_blocks ? host_rows(p, w, block, &at) : 0;
+    return at;
+}
+
+/* Whether the host could multiply the block. A block of the file's is read by the drive, which is
+ * slower than the link. What the MTP layer does depends on more than rows. */
+static bool may_multiply(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+{
+    const struct spw_block_place at = place(p, w, block);
+    return at.packed && !at.resident && w->blocks[block].quantized &&
+           block < spw_config_main_layers(w->config);
+}
+
+/* Whether the block is one of those that the host could multiply and that cross the link all the
+ * same. */
+static bool crosses(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+{
+    uint64_t before = 0, all = 0;
+    for (uint32_t u = 0; p->n_link_blocks && u < w->n_blocks; u++) {
+        before = u == block ? all : before;
+        all += may_multiply(p, w, u);
+    }
+    return all && is_one_of(p->n_link_blocks, before, all);
+}
+
+struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
+                                      uint32_t block)
+{
+    struct spw_block_place at = place(p, w, block);
+    if (p->host_layer_rows && block < w->n_blocks && may_multiply(p, w, block) &&
+        !crosses(p, w, block))
+        at.host_rows = p->host_layer_rows;
     return at;
 }
 
@@ -146,6 +158,8 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
 {
     const struct spw_experts_config *e = &w->config->experts;
     uint64_t of_row = p->n_expert_frames || !e->n ? 0 : p->expert_copied_bytes / e->n * e->n_kept;
+    uint64_t of_host = 0, others = 0; /* bytes that the host could multiply, and that must cross */
+    uint32_t n_of_host = 0;
     bool bounces = false;
     p->n_resident_blocks = n_resident;
     p->n_disk_blocks = n_disk;
@@ -173,9 +187,11 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
             p->disk_read_bytes += w->blocks[u].read_bytes;
         else if (!at.resident)
             p->streamed_bytes += at.packed ? w->blocks[u].bytes : w->blocks[u].matrix_bytes;
+        const bool may = may_multiply(p, w, u);
+        n_of_host += may;
+        *(may ? &of_host : &others) += at.resident ? 0 : at.moved_bytes;
         bounces |= at.from_disk && !at.as_in_file;
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;
-    p->n_link_blocks = spw_host_link_blocks(&p->host_rates, n_streamed(p, w) - p->n_disk_blocks,
-                                            p->streamed_bytes, of_row);
+    p->n_link_blocks = spw_host_link_blocks(&p->host_rates, n_of_host, of_host, others, of_row);
 }

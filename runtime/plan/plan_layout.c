@@ -257,7 +257,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->mtp_rows = take(&end, (m + 1) * mtp);
     d->mtp_joined = take(&end, 2 * m * mtp);
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
-    d->rows = take(&end, spw_max_u32(p->logits_rows, p->host_layer_rows) * p->hidden_row_bytes);
+    const uint32_t of_layers = p->n_weight_slots ? p->host_layer_rows : 0;
+    d->rows = take(&end, spw_max_u32(p->logits_rows, of_layers) * p->hidden_row_bytes);
     d->flags = take(&end, sizeof(uint32_t));
     /* What follows stays between steps. A new plan in place (engine_replan.c) takes the memory
      * before it as scratch memory. */

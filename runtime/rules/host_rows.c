@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { MOST_ROWS = 16, ROWS_UNKNOWN = 8 };
+enum { MOST_ROWS = 16, ROWS_UNKNOWN = 8, LAYER_ROWS_UNKNOWN = 1 };
 
 static double rows_of_expert(double rows, double n, double kept)
 {
@@ -14,17 +14,17 @@ uint32_t spw_host_rows(const struct spw_host_rates *r, uint32_t n, uint32_t kept
 {
     uint32_t rows = 0;
     if (r->host <= 0 || r->link <= 0)
-        return ROWS_UNKNOWN;
+        return n > 1 ? ROWS_UNKNOWN : LAYER_ROWS_UNKNOWN;
     while (rows < MOST_ROWS && rows_of_expert(rows + 1, n, kept) * r->link < r->host)
         rows++;
     return rows;
 }
 
 uint32_t spw_host_link_blocks(const struct spw_host_rates *r, uint32_t n, uint64_t bytes,
-                              uint64_t resident)
+                              uint64_t others, uint64_t resident)
 {
     if (r->device <= 0 || !bytes)
         return 0;
-    const double meanwhile = (double)resident / r->device * r->link;
-    return (uint32_t)(n * fmin(meanwhile / (double)bytes, 1));
+    const double meanwhile = (double)resident / r->device * r->link - (double)others;
+    return (uint32_t)(n * fmax(fmin(meanwhile / (double)bytes, 1), 0));
 }

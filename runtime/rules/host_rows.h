@@ -29,9 +29,9 @@ struct spw_host_rates {
  * layers it multiplies. */
 uint32_t spw_host_rows(const struct spw_host_rates *r, uint32_t n, uint32_t kept);
 /* Of n blocks, `bytes` together, that host memory has and the host could multiply: how many cross
- * the link all the same. resident: bytes of the device that a row
- * reads. */
+ * the link all the same. others: bytes of blocks that the host cannot multiply, which cross in any
+ * case. resident: bytes of the device that a row reads. */
 uint32_t spw_host_link_blocks(const struct spw_host_rates *r, uint32_t n, uint64_t bytes,
-                              uint64_t resident);
+                              uint64_t others, uint64_t resident);
 
 #endif

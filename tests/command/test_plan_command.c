@@ -314,6 +314,8 @@ static void plan_drafts(void)
     CHECK(count_steps("--draft-tokens 4 --acceptance 1") == 12);
     const long long n = count_steps("--draft-tokens 4 --acceptance 0.5"); /* 60 / 1.9375 */
     CHECK_MSG(n >= 30 && n <= 32, "%lld steps", n);
+    CHECK(sh("\"$S\" plan m --drafts off --draft-tokens 4") == 2 &&
+          strstr(err, "found both --drafts off and --draft-tokens 4"));
 }
 
 /* Drafts of the model's own layer: its weights and its KV are in the plan. */

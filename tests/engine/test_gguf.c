@@ -394,6 +394,22 @@ static void plan_mtp(const char *model, const char *message)
               err.text, message ? message : "");
 }
 
+/* AUTO goes on without the layer. A note says why if a file is there. */
+static void plan_auto(const char *model, const char *message, bool has_file)
+{
+    const struct spw_options o = {
+        .backend = SPW_BACKEND_CPU, .context = 64, .drafts = SPW_DRAFTS_AUTO};
+    struct spw_engine *e;
+    struct spw_plan_info info;
+    struct spw_error err = {0};
+    CHECK_MSG(!spw_plan_query(&info, model, &o, &err), "%s", err.text);
+    CHECK_MSG(!spw_engine_plan_only(&e, model, &o, &err), "%s", err.text);
+    const char *note = strstr(spw_engine_note(e), "no drafts by an MTP layer");
+    CHECK_MSG(!note == !(message && has_file) && (!note || strstr(note, message)), "'%s', not '%s'",
+              spw_engine_note(e), message ? message : "");
+    spw_engine_close(e);
+}
+
 static void fail_allocations(const char *model)
 {
     const struct spw_options o = {
@@ -449,6 +465,7 @@ static void test_mtp_files(void)
                      &(struct gguf_way){.mtp = GGUF_MTP_LEFT_OUT});
     plan_mtp(model, "model.gguf: found no layer that predicts further tokens (MTP) and could "
                     "propose drafts, and no file mtp-*.gguf beside it");
+    plan_auto(model, "", false);
     gguf_from_folder("tests/golden/llama_plain", other, &(struct gguf_way){0});
     plan_mtp(model, "mtp-a.gguf: general.architecture: found llama");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -459,7 +476,15 @@ static void test_mtp_files(void)
         if (cases[i].key)
             edit(file, cases[i].key, cases[i].value);
         plan_mtp(model, cases[i].message);
+        plan_auto(model, cases[i].message, true);
     }
+    /* the model's name begins with all of one name, and agrees longer with another */
+    snprintf(other, sizeof other, "%s/mtp-model-q4.gguf", folder);
+    gguf_from_folder("tests/golden/llama_plain", other, &(struct gguf_way){0});
+    snprintf(file, sizeof file, "%s/model-q8.gguf", folder);
+    CHECK(!rename(model, file));
+    plan_mtp(file, NULL);
+    CHECK(!rename(file, model) && !unlink(other));
     fail_allocations(model);
 }
 

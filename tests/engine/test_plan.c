@@ -5,6 +5,7 @@
  *
  *   test_plan [draws] */
 #include "runtime/plan/budgets.h"
+#include "tests/engine/oracle.h"
 #include "tests/engine/plan_choices.h"
 
 /* ---- draws ---- */
@@ -483,7 +484,8 @@ static void check_passes_of_experts(void)
 }
 
 /* Layers with quantized weights, some of which the host multiplies where rows are few: what a
- * prompt and a token move, by the account and counted by the engine. */
+ * prompt and a token move, by the account and counted by the engine. A third of the models are
+ * drawn from all families that a GGUF file can have. */
 static void check_host_layers(uint32_t draws, uint64_t *seed)
 {
     static const struct tiny_model families[] = {
@@ -492,12 +494,13 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
          .seed = 6}};
     uint64_t n_on_host = 0, n_split = 0, n_prompts = 0;
     for (uint32_t i = 0; i < draws || (draws >= 20 && !n_split && i < 20 * draws); i++) {
-        char dir[128];
+        char dir[128], more[300];
+        const struct tiny_model drawn = draw_model(more, 64, true, seed);
         struct spw_model model;
         struct spw_plan_info info;
         struct spw_plan p;
         struct spw_error err = {0};
-        open_model(&model, dir, &families[i % 2], SPW_DTYPE_AUTO);
+        open_model(&model, dir, i % 3 == 1 ? &drawn : &families[i % 2], SPW_DTYPE_AUTO);
         struct spw_plan_input in = start_input(&model, check_range(seed, 2, i % 3 ? 400 : 16));
         in.attention_tiles = 32;
         in.sessions = (uint32_t)check_range(seed, 1, 3);

@@ -317,6 +317,11 @@ int cli_plan(const struct cli_options *given)
     struct cli_saved saved;
     struct spw_plan_info plan = {0};
     int code = cli_saved_check(&o);
+    if (!code && o.n_drafts && cli_given(&o, "drafts") && o.drafts == SPW_DRAFTS_OFF)
+        code = cli_fail(CLI_REFUSED,
+                        "found both --drafts off and --draft-tokens %llu, expected one "
+                        "of them",
+                        (unsigned long long)o.n_drafts);
     if (!code && o.num_beams > 1 && (o.prompts || o.resume))
         code = cli_fail(CLI_REFUSED, "found both --num-beams and --%s, expected one of them",
                         o.prompts ? "prompts" : "resume");

@@ -214,6 +214,7 @@ static void test_host_rows(void)
     CHECK(spw_host_rows(&(struct spw_host_rates){.host = 0, .link = 10e9}, 8, 2) ==
           8); /* nobody has measured */
     CHECK(spw_host_rows(&(struct spw_host_rates){.host = 10e9, .link = 0}, 8, 2) == 8);
+    CHECK(spw_host_rows(&(struct spw_host_rates){.host = 10e9, .link = 0}, 1, 1) == 1); /* layers */
     CHECK(spw_host_rows(&(struct spw_host_rates){.host = 9e9, .link = 10e9}, 8, 2) == 0);
     CHECK(spw_host_rows(&(struct spw_host_rates){.host = 11e9, .link = 10e9}, 8, 2) == 1);
     CHECK(spw_host_rows(&(struct spw_host_rates){.host = 12e9, .link = 10e9}, 8, 2) == 2);
@@ -228,13 +229,16 @@ static void test_host_rows(void)
 static void test_link_blocks(void)
 {
     const struct spw_host_rates r = {.host = 50e9, .link = 10e9, .device = 200e9};
-    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e9, (uint64_t)2e9) == 1);
-    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1.01e9, (uint64_t)2e9) == 0); /* no part of one */
-    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)2e8, (uint64_t)2e9) == 5);
-    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)5e7, (uint64_t)2e9) == 10);
-    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e9, 0) == 0);
-    CHECK(spw_host_link_blocks(&(struct spw_host_rates){0}, 10, (uint64_t)1e9, 1) == 0);
-    CHECK(spw_host_link_blocks(&r, 0, 0, (uint64_t)2e9) == 0);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e9, 0, (uint64_t)2e9) == 1);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e8, (uint64_t)5e7, (uint64_t)2e9) == 5);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e8, (uint64_t)1e9, (uint64_t)2e9) == 0);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1.01e9, 0, (uint64_t)2e9) ==
+          0); /* no part of one */
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)2e8, 0, (uint64_t)2e9) == 5);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)5e7, 0, (uint64_t)2e9) == 10);
+    CHECK(spw_host_link_blocks(&r, 10, (uint64_t)1e9, 0, 0) == 0);
+    CHECK(spw_host_link_blocks(&(struct spw_host_rates){0}, 10, (uint64_t)1e9, 0, 1) == 0);
+    CHECK(spw_host_link_blocks(&r, 0, 0, 0, (uint64_t)2e9) == 0);
 }
 
 static void test_prompt(void)

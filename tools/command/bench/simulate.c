@@ -7,7 +7,8 @@
  *
  * Nothing is measured, and no device takes part: each line says so. Bytes are those that a plan
  * counts. A time is the longest of reading device memory, of the link and of the drive, with what
- * waits for the host. Products count as reading their weights, so a time is a lower limit. */
+ * waits for the host. Products count as reading their weights at the rates of the file, so a time
+ * is an estimate. */
 #include "base/json.h"
 #include "tools/command/bench/bench.h"
 #include "tools/command/engine.h"
@@ -94,8 +95,10 @@ static int simulate(struct spw_simulation *out, const struct cli_options *o,
                                     .read_bytes_per_second = r->drive,
                                     .write_bytes_per_second = r->drive};
     struct spw_options options = cli_engine_options(o, c->context + o->decode_tokens + 1, 1);
-    options.device_bytes = c->budget;
-    options.host_bytes = options.host_bytes ? options.host_bytes : (uint64_t)r->host_memory;
+    options.device_bytes = o->budgets.n ? c->budget : options.device_bytes;
+    /* as the program's own default beside a GPU */
+    options.host_bytes =
+        options.host_bytes ? options.host_bytes : (uint64_t)r->host_memory / 10 * 8;
     options.host_compute = c->host_compute;
     options.drafts = SPW_DRAFTS_OFF;
     options.gate = NULL;
@@ -144,17 +147,27 @@ static json_t *case_json(const struct simulated *c, const struct spw_simulation 
     return CLI_OBJECT(fields);
 }
 
+/* Whether the machine is too small, or the card has less than its budget. */
+static bool refuses_budgets(int rc, const struct spw_error *err)
+{
+    return rc == -ENOMEM && (err->refuses_budgets || strstr(err->text, "options.device_bytes"));
+}
+
 /* Refusals are lines of the table: a small card may have no plan. */
 static int run_case(const struct cli_options *o, const struct simulated *c, json_t **cases)
 {
     struct spw_simulation s;
     struct spw_error err = {0};
     int rc = simulate(&s, o, c, &err);
+    const bool too_small = refuses_budgets(rc, &err);
     cli_name_options(err.text);
-    if (rc == -ENOMEM)
-        return printf("simulated  %s: %s\n", c->rates->name, err.text) < 0 ? CLI_FAILED : 0;
+    if (too_small) {
+        printf("simulated  %-22s context %-7llu host compute %-4s %s\n", c->rates->name,
+               (unsigned long long)c->context, lanes[c->host_compute], err.text);
+        return 0;
+    }
     if (rc)
-        return cli_fail_error(rc, &err, true);
+        return cli_fail_error(rc, &err, rc != -ENOMEM);
     print_case(c, &s);
     cli_json_append(cases, case_json(c, &s));
     return 0;
@@ -192,6 +205,9 @@ int bench_simulate(const struct cli_options *o)
         code = read_rates(&r, o->simulate, i, json_array_get(machines, i));
         code = code ? code : run_machine(o, &r, &cases);
     }
+    if (!code && cases && !json_array_size(cases))
+        code = cli_fail(CLI_REFUSED, "%s: no machine of %s has the memory for a case", o->operand,
+                        o->simulate);
     if (!code && o->report) {
         const struct cli_field fields[] = {{"simulated", json_true()},
                                            {"model", CLI_JSON(o->operand)},
