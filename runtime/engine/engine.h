@@ -48,6 +48,7 @@ struct spw_engine_texts {
 };
 
 struct spw_block_context {
+    struct spw_engine_blocks *all;
     const struct spw_weights *weights;
     uint32_t block;
     struct spw_piece packed; /* in the host arena, if it has one */
@@ -57,6 +58,10 @@ struct spw_block_context {
 struct spw_engine_blocks {
     struct spw_block *list;
     struct spw_block_context *contexts;
+    /* A lost device says at once that its streams are over, but a function that it has begun on the
+     * host goes on. Blocks that are being packed now; whether none may begin any more. Atomic. */
+    int n_packing;
+    bool is_over;
 };
 
 /* One of the model's files, for blocks that are read from it; fd -1: no block is. */

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- arenas ---- */
 
@@ -87,7 +88,20 @@ static void populate_block(void *context)
 static void pack_block(void *context)
 {
     const struct spw_block_context *c = context;
-    spw_weights_pack(c->weights, c->block, (void *)(uintptr_t)c->packed.from);
+    __atomic_fetch_add(&c->all->n_packing, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&c->all->is_over, __ATOMIC_SEQ_CST))
+        spw_weights_pack(c->weights, c->block, (void *)(uintptr_t)c->packed.from);
+    __atomic_fetch_sub(&c->all->n_packing, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Waits until nothing uses the arenas. */
+static void end_streams(struct spw_engine *e)
+{
+    if (!spw_lane_sync_all(&e->lane))
+        return;
+    __atomic_store_n(&e->blocks.is_over, true, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&e->blocks.n_packing, __ATOMIC_SEQ_CST))
+        usleep(100);
 }
 
 /* Fills where a block is read from; `packed` is the next free place in the host arena. */
@@ -97,7 +111,7 @@ static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
     struct spw_block_context *c = &e->blocks.contexts[u];
     struct spw_block *block = &e->blocks.list[u];
     const struct spw_block_place at = spw_plan_block(&e->plan, w, u);
-    *c = (struct spw_block_context){.weights = w, .block = u};
+    *c = (struct spw_block_context){.all = &e->blocks, .weights = w, .block = u};
     *block = (struct spw_block){
         .layer = w->blocks[u].layer == SPW_NO_LAYER ? SPW_RANGES : w->blocks[u].layer,
         .pieces = w->pieces + w->blocks[u].first,
@@ -342,7 +356,7 @@ void spw_engine_give_memory(struct spw_engine *e)
     spw_executor_close(e->executor);
     e->executor = NULL;
     spw_engine_drop_aside(e);
-    spw_lane_sync_all(lane);
+    end_streams(e);
     spw_prefetch_close(e->prefetch);
     for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
         spw_kv_seq_close(s->seq.kv);
