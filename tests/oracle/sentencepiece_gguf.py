@@ -93,7 +93,7 @@ def main():
         oracle = sentencepiece.SentencePieceProcessor(model_proto=model)
         with tempfile.TemporaryDirectory() as folder:
             write_gguf(os.path.join(folder, "m.gguf"), model)
-            for text in (random_text(rng) for _ in range(N_TEXTS)):
+            for text in filter(None, (random_text(rng) for _ in range(N_TEXTS))):  # the command refuses an empty text
                 want, got = oracle.encode(text), ours(sys.argv[1], folder, text)
                 if got != want and failed < 10:
                     print(f"round {number} {options}: {text!r}\n  want {want}\n  got  {got}", flush=True)
