@@ -80,6 +80,8 @@ def ours(program, folder, text):
     with open(path, "w", newline="") as f:
         f.write(text)
     run = subprocess.run([program, "tokenize", os.path.join(folder, "m.gguf"), "--text-file", path], capture_output=True, text=True)
+    if "found a text without tokens" in run.stderr:
+        return []
     return [int(i) for i in run.stdout.split()] if not run.returncode else run.stderr
 
 
