@@ -68,6 +68,16 @@ static int read_list(struct spw_model_config *out, const struct spw_keys *keys,
     return 0;
 }
 
+/* To transformers a number below 0 means off, as 0 does. */
+static int read_count(const struct spw_keys *keys, const char *key, uint64_t *out)
+{
+    const json_t *value = spw_keys_value(keys, key);
+    if (!value || !json_is_integer(value) || json_integer_value(value) >= 0)
+        return SPW_OR_NULL(spw_keys_u64, keys, key, 0, MAX_POSITIONS, out);
+    *out = 0;
+    return 0;
+}
+
 /* As transformers, from generation_config.json, or from config.json where that file is missing. */
 static int read_rules(struct spw_model_config *out, const struct spw_config_source *source,
                       const struct spw_keys *generation)
@@ -83,8 +93,7 @@ static int read_rules(struct spw_model_config *out, const struct spw_config_sour
                    {"min_new_tokens", &r->min_new_tokens}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
-            SPW_TRY(SPW_OR_NULL(spw_keys_u64, places[i], numbers[k].key, 0, MAX_POSITIONS,
-                                numbers[k].at));
+            SPW_TRY(read_count(places[i], numbers[k].key, numbers[k].at));
         for (int k = 0; k < SPW_TOKEN_LISTS; k++)
             SPW_TRY(read_list(out, places[i], (enum spw_token_list_kind)k));
     }

@@ -201,6 +201,8 @@ static int open_sampling(struct spw_answer *a, const struct spw_request *r)
     struct spw_sampling *p = &a->request.sampling;
     p->logit_bias = a->logit_bias = copy(p->logit_bias, p->n_logit_bias, sizeof *p->logit_bias);
     bool all = a->logit_bias;
+    if (p->rules.min_new_tokens == SPW_NONE) /* given: min_length is off, as in transformers */
+        p->rules.min_length = SPW_NONE;
     choose_number(&p->rules.no_repeat_ngram_size, c->token_rules.no_repeat_ngram_size);
     choose_number(&p->rules.min_length, c->token_rules.min_length);
     choose_number(&p->rules.min_new_tokens, c->token_rules.min_new_tokens);

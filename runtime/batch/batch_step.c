@@ -16,6 +16,10 @@ static void say_why(const struct spw_batch *b, struct spw_batch_entry *x, int rc
     else if (rc == -EILSEQ)
         spw_fail(&x->why, rc,
                  "no token of the vocabulary continues the answer as its grammar demands");
+    else if (rc == -ENODATA)
+        spw_fail(&x->why, rc,
+                 "the rules for the next token (suppress_tokens, no_repeat_ngram_size and others) "
+                 "forbid every token");
     else if (!*x->why.text)
         spw_fail(&x->why, rc, "%s", strerror(-rc));
 }

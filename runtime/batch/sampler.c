@@ -19,7 +19,7 @@
  * Selection is C. Hoare's "find", with weights in the place of counts: O(items) on average. Passes
  * over the row go several values at a time; a token costs as many of them as its filters need
  * (SPEED.md, "The sampler"). A row with a NaN is refused; -inf is never drawn unless there is
- * nothing else (then id 0).
+ * nothing else: then id 0, or -ENODATA where a rule changes the row.
  */
 #include "runtime/batch/logits_row.h"
 #include "base/philox.h"
@@ -384,7 +384,7 @@ int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, co
         top = spw_row_top(row, s->vocab);
     }
     if (top == -INFINITY)
-        return 0;
+        return changes ? -ENODATA : 0;
     if (p->temperature == 0)
         return (int32_t)spw_row_find(row, 0, s->vocab, top); /* the lowest id of the largest */
     return sample(s, p, top, spw_philox_uniform(p->seed, p->stream, n_tokens));

@@ -156,7 +156,8 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
 {
     struct spw_engine *e = s->engine;
     SPW_TRY(spw_prefetch_forget(e->prefetch));
-    SPW_TRY(spw_resize(&s->tokens, most_tokens, sizeof *s->tokens));
+    /* it keeps its tokens where the cut fails */
+    SPW_TRY(spw_resize(&s->tokens, spw_max_u64(most_tokens, s->n_tokens), sizeof *s->tokens));
     if (n < s->n_tokens) {
         SPW_TRY(spw_session_cut(s, s->residency, &n));
         s->has_logits = false;

@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -64,7 +65,13 @@ int spw_expert_trace_create(struct spw_expert_trace_writer **out, const char *pa
     w->path = spw_strdup(path);
     w->sum = spw_alloc_fails() ? NULL : XXH3_createState();
     if (w->path && w->sum)
-        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600);
+    struct stat st;
+    if (w->fd >= 0 && (fstat(w->fd, &st) || !S_ISREG(st.st_mode))) {
+        w->rc =
+            spw_fail(err, -EINVAL, "%s: found a pipe or a device, expected a regular file", path);
+        return spw_expert_trace_close(w, err);
+    }
     if (w->fd < 0) {
         w->rc = w->path && w->sum ? -errno : -ENOMEM;
         spw_fail(err, w->rc, "%s: cannot be written: %s", path, strerror(-w->rc));

@@ -138,7 +138,8 @@ static uint32_t add_row(struct spw_beams *s, uint32_t n, uint32_t most, uint32_t
     return n;
 }
 
-/* The best candidates of beams [first, first + size); *n: how many. -EDOM. */
+/* The best candidates of beams [first, first + size); *n: how many. -EDOM. -ENODATA: the rules
+ * forbid all of them. */
 static int find_best(struct spw_beams *s, const struct spw_beam_rows *rows, uint32_t first,
                      uint32_t size, uint32_t *n)
 {
@@ -149,7 +150,7 @@ static int find_best(struct spw_beams *s, const struct spw_beam_rows *rows, uint
             return -EDOM;
         *n = add_row(s, *n, most_candidates(&s->o, size), i, row);
     }
-    return 0;
+    return s->best[0].score == -INFINITY ? -ENODATA : 0;
 }
 
 static int32_t *run_of(int32_t *runs, const struct spw_beams *s, uint32_t i)

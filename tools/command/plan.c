@@ -38,7 +38,7 @@ static void add_prediction(json_t **j, const struct prediction *p, uint64_t cont
 /* The bytes that a run of `generate` would move. */
 struct moved {
     struct spw_plan_request *requests; /* owned */
-    size_t n;                          /* 0: the run is not known */
+    size_t n;                          /* 0: the run is not known, or its bytes are not */
     uint64_t bytes[SPW_MOVED_COUNT];
     struct spw_expert_bytes experts;  /* beside them, where no trace is given */
     struct spw_expert_trace *trace;   /* owned; NULL: none is given */
@@ -151,6 +151,8 @@ static void free_requests(struct moved *m)
 static int make_requests(struct moved *m, const struct cli_options *o,
                          const struct cli_inputs *inputs, const struct cli_saved *saved)
 {
+    if (o->num_beams > 1 && o->prefix_cache) /* the cache gets the tokens of all beams */
+        return 0;
     m->n = inputs->n;
     m->requests = spw_alloc_zero(m->n, sizeof *m->requests);
     if (!m->requests)

@@ -278,8 +278,10 @@ static void check_messages_bodies(void)
                  "<user>a<assistant>b");
     x = body_of(MESSAGES_API,
                 "{'max_tokens':128000,'messages':[{'role':'user','content':'a'}],'stop_sequences':["
-                "'x','y'],'top_k':3,'tool_choice':{'type':'auto'},'thinking':{'type':'disabled'}}");
-    CHECK(x.max_new_tokens == LONGEST - x.prompts[0].n && x.stop.n == 2 && x.sampling.top_k == 3);
+                "'x','y'],'top_k':3,'min_length':7,'tool_choice':{'type':'auto'},'thinking':{'type'"
+                ":'disabled'}}");
+    CHECK(x.max_new_tokens == LONGEST - x.prompts[0].n && x.stop.n == 2 && x.sampling.top_k == 3 &&
+          x.sampling.rules.min_length == 7);
     CHECK(json_is_false(
         json_object_get(json_object_get(x.body, "chat_template_kwargs"), "enable_thinking")));
     request_free(&x);

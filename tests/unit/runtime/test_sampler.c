@@ -248,7 +248,7 @@ static void draw_rules(struct spw_sampling *o, int32_t ids[SPW_TOKEN_LISTS + 1][
 static int greedy_choice(const struct spw_sampling *o, const float *logits, int n,
                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
 {
-    int best = 0;
+    int best = -ENODATA; /* the rules forbid every token */
     float top = -INFINITY;
     for (int i = 0; i < n; i++) {
         float l = changed_logit(o, logits[i], i, tokens, n_prompt, n_tokens);
@@ -395,6 +395,8 @@ static void test_greedy(void)
     /* A suppressed token stays away, whatever its logit. */
     greedy = (struct spw_sampling){.rules.lists[SPW_SUPPRESS] = {(int32_t[]){2}, 1}};
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, INFINITY, 2, 0}, NULL, 0, 0) == 1);
+    greedy.rules.lists[SPW_SUPPRESS] = (struct spw_token_list){(int32_t[]){0, 1, 2, 3, 4}, 5};
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 2, 0}, NULL, 0, 0) == -ENODATA);
     spw_sampler_close(s);
 }
 

@@ -66,8 +66,11 @@ static int read_tokens(struct cli_saved *s, const struct cli_options *o)
     if (!s->tokens)
         return cli_fail(CLI_FAILED, "out of memory");
     memcpy(s->tokens, info->tokens, info->n_tokens * sizeof *s->tokens);
-    for (size_t i = 0; i < n_rest; i++)
+    for (size_t i = 0; i < n_rest; i++) {
+        if (!json_is_integer(json_array_get(rest, i)))
+            return damaged(o);
         s->tokens[info->n_tokens + i] = (int32_t)json_integer_value(json_array_get(rest, i));
+    }
     return 0;
 }
 
@@ -107,8 +110,13 @@ static int take_ids(const struct cli_options *o, struct cli_ids *ids, const json
     *ids = (struct cli_ids){.n = json_array_size(list), .is_given = json_is_array(list)};
     if (ids->n > CLI_MAX_COUNTS || (!ids->is_given && !json_is_null(list)))
         return damaged(o);
-    for (size_t i = 0; i < ids->n; i++)
-        ids->items[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    for (size_t i = 0; i < ids->n; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > INT32_MAX)
+            return damaged(o);
+        ids->items[i] = (int32_t)json_integer_value(id);
+    }
     return 0;
 }
 
@@ -150,7 +158,8 @@ static int take_option(struct cli_saved *s, struct cli_options *o, const struct 
         spw_free(new);
     }
     json_decref(is);
-    return code ? code : take_value(s, o, row, was);
+    /* a program without the option has saved the run: the default stays */
+    return code || !was ? code : take_value(s, o, row, was);
 }
 
 static const char *kv_name(int kv)

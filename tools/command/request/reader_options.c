@@ -509,6 +509,9 @@ static int check_list(const struct request *x, enum spw_token_list_kind kind, ui
 {
     const struct spw_token_list *list = &x->sampling.rules.lists[kind];
     const char *name = spw_token_list_name(kind);
+    if (list->n > vocab) /* each answer has a copy */
+        return request_refuse(why, 400, "invalid_value", name,
+                              "%s: found %zu token ids, expected at most %u", name, list->n, vocab);
     for (size_t i = 0; i < list->n; i++)
         if ((uint32_t)list->ids[i] >= vocab)
             return request_refuse(why, 400, "invalid_value", name,

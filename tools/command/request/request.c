@@ -161,11 +161,13 @@ uint64_t request_bytes(const struct request *x)
     const uint64_t logprob =
         x->logprobs ? sizeof *r->logprobs + x->n_top_logprobs * sizeof *r->top_logprobs : 0;
     const uint64_t n_answers = spw_max_u32(x->n_choices, x->beams.n_beams);
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, lists = x->sampling.n_logit_bias * sizeof *x->sampling.logit_bias;
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        lists += x->sampling.rules.lists[k].n * token;
     for (size_t i = 0; i < x->n_prompts; i++) {
         const uint64_t n = x->prompts[i].n;
         bytes += n * token + (x->echo ? n * logprob : 0); /* of choice 0 */
-        bytes += n_answers * ((n + 2 * most) * token + most * logprob);
+        bytes += n_answers * ((n + 2 * most) * token + most * logprob + lists);
         bytes += x->beams.n_beams * SPW_BEAM_TOKEN_BYTES * most;
     }
     return bytes;

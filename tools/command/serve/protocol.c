@@ -177,19 +177,35 @@ int serve_copy(json_t *body, const char *name, json_t *value)
 
 int serve_copy_options(json_t *body, const json_t *from, const char *max_tokens, const char *stop)
 {
-    const char *const keys[][2] = {{"model", "model"},
-                                   {"temperature", "temperature"},
-                                   {"top_p", "top_p"},
-                                   {"top_k", "top_k"},
-                                   {"min_p", "min_p"},
-                                   {"repetition_penalty", "repetition_penalty"},
-                                   {"presence_penalty", "presence_penalty"},
-                                   {"frequency_penalty", "frequency_penalty"},
-                                   {"seed", "seed"},
-                                   {"ignore_eos", "ignore_eos"},
-                                   {"chat_template_kwargs", "chat_template_kwargs"},
-                                   {max_tokens, "max_tokens"},
-                                   {stop, "stop"}};
+    static const char *const same[] = {"model",
+                                       "temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "min_p",
+                                       "repetition_penalty",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "logit_bias",
+                                       "num_beams",
+                                       "num_beam_groups",
+                                       "diversity_penalty",
+                                       "length_penalty",
+                                       "early_stopping",
+                                       "no_repeat_ngram_size",
+                                       "min_length",
+                                       "min_new_tokens",
+                                       "min_tokens",
+                                       "forced_bos_token_id",
+                                       "forced_eos_token_id",
+                                       "suppress_tokens",
+                                       "begin_suppress_tokens",
+                                       "seed",
+                                       "ignore_eos",
+                                       "chat_template_kwargs"};
+    const char *const keys[][2] = {{max_tokens, "max_tokens"}, {stop, "stop"}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (serve_copy(body, same[i], json_object_get(from, same[i])))
+            return -ENOMEM;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (serve_copy(body, keys[i][1], json_object_get(from, keys[i][0])))
             return -ENOMEM;
