@@ -269,6 +269,20 @@ int spw_forward_project(const struct spw_forward *f, uint32_t layer,
     return limit_qkv(f, layer, rows);
 }
 
+int spw_forward_project_source(const struct spw_forward *f, uint32_t layer,
+                               const struct spw_layer_weights *m, const void *h, size_t rows)
+{
+    const struct spw_model_config *c = f->weights->config;
+    const uint64_t weight = layer < c->n_source_layers
+                                ? f->weights->small_layers[layer].attention_norm
+                                : f->weights->source_norm; /* the last one of the encoder */
+    const size_t stride = 2 * (size_t)spw_config_kv_width(c, layer);
+    const void *x;
+    SPW_TRY(spw_forward_normed(f, weight, h, &x, rows));
+    return spw_forward_linear(f, &m->of[SPW_MATRIX_SOURCE_K], 2, SPW_SMALL_NONE, x, NULL, f->b.qkv,
+                              stride, rows);
+}
+
 /* b.attention times the sigmoid of its gates. */
 static int gate_attention(const struct spw_forward *f, uint32_t layer, size_t rows)
 {

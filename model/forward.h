@@ -66,6 +66,10 @@ struct spw_forward {
 /* b.qkv = norm(h) times q, k and v. h: [rows][hidden]. */
 int spw_forward_project(const struct spw_forward *f, uint32_t layer,
                         const struct spw_layer_weights *matrices, const void *h, size_t rows);
+/* b.qkv = norm(h) times k and v, side by side, for rows of a source: spw_config_keeps_source. */
+int spw_forward_project_source(const struct spw_forward *f, uint32_t layer,
+                               const struct spw_layer_weights *matrices, const void *h,
+                               size_t rows);
 /* h += b.attention times o. */
 int spw_forward_output(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *matrices, void *h, size_t rows);

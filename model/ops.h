@@ -180,6 +180,12 @@ struct spw_attention_args {
     uint32_t n_tiles;
     uint32_t n_heads, n_kv_heads, head_dim;
     struct spw_window window;
+    uint64_t first_key; /* older keys are not seen */
+    uint64_t seen_end;  /* not 0: keys before it are seen, whatever the position of a query is */
+    /* [n_heads][2 most_distance + 1], added to a score: the number of key - query, or of the
+     * distance nearest to it that has one; NULL: none. Without a softcap. */
+    const float *relative_bias;
+    uint32_t most_distance;
     float scale, softcap;      /* softcap 0: none; else cap * tanh(score / cap) */
     const float *extra_logits; /* [n_heads], or NULL: none (the sinks of gpt-oss) */
     bool first;                /* the state starts empty */

@@ -17,6 +17,9 @@ enum spw_layer_kind {
     /* The kinds above have keys and values, those below have none. */
     SPW_LAYER_STATE, /* no attention: rows are summed up in a state of fixed size */
     SPW_LAYER_NONE,  /* a row sees itself only */
+    /* Of models with an encoder: */
+    SPW_LAYER_SOURCE, /* a row of the source sees all its rows; nothing stays of them */
+    SPW_LAYER_CROSS,  /* a query sees all rows of the source, in tiles that are written once */
     SPW_LAYER_KINDS,
 };
 
@@ -50,6 +53,7 @@ struct spw_layer_kind_row {
     /* Keys that no later query sees are dropped. A layer whose queries see every key may store old
      * tiles in a quantized format. is_chunk: the window moves by its own size. */
     bool has_window, is_chunk;
+    bool of_source; /* queries see rows of the source: all of them, and no others */
 };
 
 extern const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS];
@@ -62,6 +66,11 @@ static inline bool spw_layer_has_tiles(enum spw_layer_kind kind)
 static inline bool spw_layer_has_window(enum spw_layer_kind kind)
 {
     return spw_layer_kinds[kind].has_window;
+}
+
+static inline bool spw_layer_sees_source(enum spw_layer_kind kind)
+{
+    return spw_layer_kinds[kind].of_source;
 }
 
 /* What a query sees in a model whose windows have this size. */

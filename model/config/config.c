@@ -180,11 +180,13 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     const struct spw_rope_facts *rope = &source->family->rope;
     SPW_TRY(spw_config_refuse_foreign(source));
     SPW_TRY(read_sizes(out, source));
+    SPW_TRY(spw_config_count_stacks(out, source));
     const uint32_t n_most = out->n_layers + 1; /* spw_config_add_mtp */
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->wrapper = source->wrapper;
     SPW_TRY(spw_config_read_operations(out, source));
     SPW_TRY(spw_config_read_stored(out, source));
+    SPW_TRY(spw_config_read_encoder(out, source));
     out->layer_kinds = spw_alloc_zero(n_most, 1);
     out->has_experts = spw_alloc_zero(n_most, sizeof *out->has_experts);
     out->rotates = spw_alloc_zero(n_most, sizeof *out->rotates);
@@ -200,6 +202,7 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     }
     SPW_TRY(spw_config_read_rotation(out, source));
     SPW_TRY(spw_config_read_layer_kinds(out, source));
+    spw_config_set_stacks(out);
     SPW_TRY(spw_config_read_mixer(out, source));
     SPW_TRY(spw_config_read_kv(out, source));
     SPW_TRY(spw_config_read_experts(out, source));

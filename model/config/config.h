@@ -106,6 +106,26 @@ struct spw_kv_shape {
     uint32_t n_slices; /* divides n_heads; at most SPW_MOST_SLICES */
 };
 
+/* In a model with an encoder a sequence begins with its source: token t of the source is the number
+ * below zero spw_source_token(t). Twice gives t again. */
+static inline int32_t spw_source_token(int32_t t)
+{
+    return ~t;
+}
+/* The vocabulary's number of a token of a sequence. */
+static inline int32_t spw_plain_token(int32_t t)
+{
+    return t < 0 ? spw_source_token(t) : t;
+}
+/* How many of the tokens are those of the source. */
+static inline uint64_t spw_source_length(const int32_t *tokens, uint64_t n)
+{
+    uint64_t i = 0;
+    while (i < n && tokens[i] < 0)
+        i++;
+    return i;
+}
+
 enum { SPW_MOST_SLICES = 4 };
 #define SPW_NO_SLICE UINT32_MAX
 
@@ -181,9 +201,24 @@ struct spw_model_config {
     /* The kind of the layers that see every key, and the kind of those with a window: a model has
      * one of each at most. */
     enum spw_layer_kind full_kind, window_kind;
-    /* Layers from n_kv_layers on store no keys and values: each reads those of an earlier layer of
-     * its kind. kv_layers: owned, [n_layers], the layer whose keys and values a layer reads. */
-    uint32_t n_kv_layers, *kv_layers;
+    /* The layer whose keys and values a layer reads: itself, or an earlier one. Owned, [n_layers].
+     */
+    uint32_t *kv_layers;
+    /* A model with an encoder; 0: none. The source, which are the first tokens of a sequence
+     * (spw_source_token), passes the first n_source_layers layers, the others the rest. A
+     * block of such a model is two layers:
+     *
+     *   encoder   2 i       keys and values of the source
+     *             2 i + 1   queries of the source, the mlp
+     *   decoder   2 i       attention of the other tokens; keys and values of the source that has
+     *                       passed the encoder, in front of their own in the same tiles
+     *             2 i + 1   CROSS: queries over those of the source, the mlp */
+    uint32_t n_source_layers;
+    int32_t start;          /* the token after the source */
+    uint32_t n_buckets;     /* of distances, each with a number for each head that is added to its
+                               scores; 0: none. Not in CROSS layers */
+    uint32_t most_distance; /* farther ones share a bucket */
+    bool own_buckets;       /* each layer has its own numbers; else the first one of a stack has */
     /* The slices that the cache stores: those with keys and values of the first layer, then those
      * of the second one, and so on; then a slice for each layer with a state. Owned: [n_layers],
      * the first slice that a layer reads; and the layer and the kind of each slice. */
@@ -266,7 +301,8 @@ static inline bool spw_config_has_state(const struct spw_model_config *c, uint32
 /* Whether rows of the layer see other rows. */
 static inline bool spw_config_mixes(const struct spw_model_config *c, uint32_t layer)
 {
-    return spw_config_attends(c, layer) || spw_config_has_state(c, layer);
+    return spw_config_attends(c, layer) || spw_config_has_state(c, layer) ||
+           layer < c->n_source_layers;
 }
 /* Channels of the output of the recurrence. */
 static inline uint64_t spw_mixer_width(const struct spw_mixer_config *m)
@@ -334,7 +370,7 @@ static inline uint32_t spw_config_most_slices(const struct spw_model_config *c)
 /* Slices that a layer reads, from first_slices[layer] on. */
 static inline uint32_t spw_config_layer_slices(const struct spw_model_config *c, uint32_t layer)
 {
-    return spw_config_kv(c, layer)->n_slices;
+    return spw_config_attends(c, layer) ? spw_config_kv(c, layer)->n_slices : 0;
 }
 /* Numbers of a row in the queries of a layer, and in its keys, or its values. */
 static inline uint64_t spw_config_q_width(const struct spw_model_config *c, uint32_t layer)
@@ -354,12 +390,44 @@ static inline uint64_t spw_config_kv_width(const struct spw_model_config *c, uin
 }
 static inline bool spw_config_stores_kv(const struct spw_model_config *c, uint32_t layer)
 {
-    return layer < c->n_kv_layers;
+    return c->kv_layers[layer] == layer;
+}
+/* Layers that read the keys and values of another layer. */
+static inline uint32_t spw_config_n_readers(const struct spw_model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        n += !spw_config_stores_kv(c, l);
+    return n;
+}
+/* Whether rows of the source, or the others, have anything to compute in a layer. */
+static inline bool spw_config_passes(const struct spw_model_config *c, uint32_t layer, bool source)
+{
+    if (layer < c->n_source_layers || !source)
+        return source == (layer < c->n_source_layers);
+    return !spw_layer_sees_source((enum spw_layer_kind)c->layer_kinds[layer]);
+}
+/* Whether a layer makes keys and values of rows of the source, without queries for them. */
+static inline bool spw_config_keeps_source(const struct spw_model_config *c, uint32_t layer)
+{
+    return c->n_source_layers && layer % 2 == 0;
+}
+/* Whether it attends over the source or over tiles: it has matrices for q and for its result. */
+static inline bool spw_config_has_queries(const struct spw_model_config *c, uint32_t layer)
+{
+    return layer < c->n_source_layers ? layer % 2 : spw_config_attends(c, layer);
+}
+/* The kind of the layer whose tiles layers of this kind read. */
+static inline enum spw_layer_kind spw_config_tile_kind(const struct spw_model_config *c,
+                                                       enum spw_layer_kind kind)
+{
+    return spw_layer_sees_source(kind) ? c->full_kind : kind;
 }
 /* Numbers of a row of what the products of a layer give: q, k and v side by side, or fewer. */
 static inline uint64_t spw_config_qkv_width(const struct spw_model_config *c, uint32_t layer)
 {
-    uint64_t n = !spw_config_stores_kv(c, layer) ? 0 : c->v_is_k[c->layer_kinds[layer]] ? 1 : 2;
+    const bool stores = spw_config_attends(c, layer) && spw_config_stores_kv(c, layer);
+    uint64_t n = !stores ? 0 : c->v_is_k[c->layer_kinds[layer]] ? 1 : 2;
     return spw_config_q_width(c, layer) + n * spw_config_kv_width(c, layer);
 }
 /* The last layer that reads the keys and values of the layer, which stores them. */

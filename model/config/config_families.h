@@ -137,6 +137,9 @@ struct spw_family {
                                attention, states and the mlp get and give apply */
     bool blocks;            /* each layer is a mixer or an mlp: a list says which */
     bool unrotated;         /* no layer has rope */
+    bool encodes;           /* an encoder and a decoder, with T5's keys */
+    bool scales_tied;       /* with a tied head, the last rows are divided by sqrt(hidden) */
+    bool own_buckets;       /* as in struct spw_model_config */
     bool mixes_only;        /* no layer attends */
     bool limits_qkv;        /* clip_qkv applies */
     bool skips_full;        /* layers that see all positions are not rotated, */

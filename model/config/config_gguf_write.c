@@ -303,7 +303,7 @@ static void add_keys(const struct writer *w)
         {true, "attention.value_length", U32, width},
         {own, "attention.key_length_swa", U32, local_width},
         {own, "attention.value_length_swa", U32, local_width},
-        {family->shares_kv, "attention.shared_kv_layers", U32, c->n_layers - c->n_kv_layers},
+        {family->shares_kv, "attention.shared_kv_layers", U32, spw_config_n_readers(c)},
         {family->layer_inputs, "embedding_length_per_layer_input", U32, c->layer_inputs},
         {layer_norm, "attention.layer_norm_epsilon", F32, (double)c->rms_eps},
         {!layer_norm, "attention.layer_norm_rms_epsilon", F32, (double)c->rms_eps},

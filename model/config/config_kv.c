@@ -14,11 +14,16 @@ uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer
 uint32_t spw_config_n_growing(const struct spw_model_config *c, enum spw_layer_kind kind)
 {
     uint32_t n_waiting = 0, most = 0;
-    for (uint32_t l = 0; l < c->n_kv_layers; l++) {
-        const bool counts = kind == SPW_LAYER_KINDS || c->layer_kinds[l] == kind;
-        const uint32_t slices = counts ? spw_config_layer_slices(c, l) : 0;
-        most = spw_max_u32(most, n_waiting + slices);
-        n_waiting += spw_config_last_reader(c, l) != l ? slices : 0;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const uint32_t kept = c->kv_layers[l];
+        const bool counts = kind == SPW_LAYER_KINDS || c->layer_kinds[kept] == kind;
+        const uint32_t slices = counts ? spw_config_layer_slices(c, kept) : 0;
+        const bool is_last = spw_config_last_reader(c, kept) == l;
+        most = spw_max_u32(most, n_waiting + (kept == l ? slices : 0));
+        if (kept == l)
+            n_waiting += is_last ? 0 : slices;
+        else
+            n_waiting -= is_last ? slices : 0;
     }
     return most;
 }
@@ -40,11 +45,11 @@ static int read_readers(struct spw_model_config *out, const struct spw_config_so
     uint32_t n_readers = 0;
     if (source->family->shares_kv)
         SPW_TRY(spw_keys_u32(keys, "num_kv_shared_layers", 0, out->n_layers - 1, &n_readers));
-    out->n_kv_layers = out->n_layers - n_readers;
+    const uint32_t end = out->n_layers - n_readers;
     for (uint32_t l = 0; l < out->n_layers; l++) {
-        bool stores = l < out->n_kv_layers;
-        out->kv_layers[l] = stores ? l : find_stored(out, l, out->n_kv_layers);
-        if (!stores && out->kv_layers[l] == out->n_kv_layers) {
+        const bool cross = out->layer_kinds[l] == SPW_LAYER_CROSS, stores = l < end;
+        out->kv_layers[l] = cross ? l - 1 : stores ? l : find_stored(out, l, end);
+        if (!stores && out->kv_layers[l] == end) {
             char expected[96];
             snprintf(expected, sizeof expected,
                      "so few layers that a %s layer is before them: layer %u reads its KV",
@@ -150,6 +155,11 @@ static void divide_kinds(struct spw_model_config *out)
             least = spw_min_u64(least, spw_config_kv_width(out, l));
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         struct spw_kv_shape *kv = &out->kv[k];
+        if (k == SPW_LAYER_SOURCE) { /* heads that no tile of a session stores */
+            kv->v_dim = kv->head_dim;
+            kv->n_slices = 1;
+            continue;
+        }
         if (!spw_layer_has_tiles((enum spw_layer_kind)k)) {
             *kv = (struct spw_kv_shape){0};
             continue;
@@ -205,7 +215,6 @@ int spw_config_add_mtp(struct spw_model_config *c, struct spw_error *err)
                         c->model_type);
     c->mtp = true;
     c->n_layers++;
-    c->n_kv_layers++;
     c->layer_kinds[layer] = (uint8_t)c->full_kind;
     c->kv_layers[layer] = layer;
     c->state_slices[layer] = SPW_NO_SLICE;

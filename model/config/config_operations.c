@@ -84,6 +84,8 @@ static int read_activation(struct spw_model_config *out, const struct spw_config
     const struct spw_family *family = source->family;
     const char *key = family->activation_key ? family->activation_key : "hidden_act";
     const char *name = spw_family_activation(family);
+    if (family->encodes)
+        return 0; /* spw_config_read_encoder */
     if (family->cut_gate)
         return read_cut_gate(out, &source->text);
     SPW_TRY(spw_keys_string(&source->text, key, &name));

@@ -44,6 +44,13 @@ int spw_config_read_rotation(struct spw_model_config *out, const struct spw_conf
 int spw_config_read_layer_kinds(struct spw_model_config *out,
                                 const struct spw_config_source *source);
 
+/* config_encoder.c, for a family that encodes. Counts the layers of both stacks; sets their kinds;
+ * and reads the rest, after spw_config_read_operations and spw_config_read_stored. */
+extern const struct spw_key_name spw_config_t5_names[];
+int spw_config_count_stacks(struct spw_model_config *out, const struct spw_config_source *source);
+void spw_config_set_stacks(struct spw_model_config *out);
+int spw_config_read_encoder(struct spw_model_config *out, const struct spw_config_source *source);
+
 /* config_kv.c: shapes of keys and values that depend on the layer kind, which layers store them,
  * and their slices. out->layer_kinds must be set; out->kv_layers has its memory. */
 int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_source *source);

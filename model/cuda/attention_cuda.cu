@@ -33,7 +33,8 @@ static bool takes_mma(const struct attention_call *a)
 {
     uint32_t d = a->head_dim;
     struct spw_cuda_card *card;
-    if (a->dtype != SPW_DTYPE_BF16 || a->kv_dtype != SPW_DTYPE_BF16 || a->q_stride % 2 != 0)
+    if (a->dtype != SPW_DTYPE_BF16 || a->kv_dtype != SPW_DTYPE_BF16 || a->q_stride % 2 != 0 ||
+        a->relative_bias) /* attention_fma_cuda.cu alone adds it */
         return false;
     if (d != 64 && d != 80 && d != 96 && d != 128 && d != 256)
         return false;
@@ -238,6 +239,10 @@ static int make_job(struct attention_job *job, const struct spw_attention_args *
     c->state = a->state;
     c->split_states = a->split_states;
     c->extra_logits = a->extra_logits;
+    c->relative_bias = a->relative_bias;
+    c->most_distance = a->most_distance;
+    c->first_key = a->first_key;
+    c->seen_end = a->seen_end;
     c->y = a->y;
     c->rows = a->rows;
     c->q_stride = a->q_stride;

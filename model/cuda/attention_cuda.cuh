@@ -44,6 +44,9 @@ struct attention_call {
     const void *q;
     float *state, *split_states;
     const float *extra_logits;
+    const float *relative_bias;
+    uint32_t most_distance;
+    uint64_t first_key, seen_end;
     void *y;
     size_t rows, q_stride, y_stride;
     uint64_t position, tile_first;
@@ -100,8 +103,9 @@ __device__ __forceinline__ struct attention_span attention_visible(const struct 
                                                                    uint32_t row)
 {
     const struct attention_call &a = job.a;
-    uint64_t past = a.position + row + 1, base = a.tile_first * SPW_TILE_TOKENS;
-    uint64_t from = spw_window_first(a.window, past - 1);
+    uint64_t past = a.seen_end ? a.seen_end : a.position + row + 1;
+    uint64_t from = spw_window_first(a.window, past - 1), base = a.tile_first * SPW_TILE_TOKENS;
+    from = from > a.first_key ? from : a.first_key;
     int limit = (int)(job.tile_hi * SPW_TILE_TOKENS);
     struct attention_span s = {
         max(attention_clip(from, base, limit), (int)(job.tile_lo * SPW_TILE_TOKENS)),

@@ -20,6 +20,8 @@ template <int ITEMS> struct item_rows {
     float all_top[ITEMS], all_sum[ITEMS];         /* of the state */
     struct attention_factors by[ITEMS];           /* of the merge */
     struct attention_span span[ITEMS];            /* positions seen */
+    const float *bias[ITEMS];                     /* of the item's head, at distance 0 */
+    int query[ITEMS];                             /* position, from the call's first tile on */
     float offset[ITEMS]; /* q . mean of the tile, if the tile is quantized */
 };
 
@@ -41,7 +43,12 @@ __device__ __forceinline__ void keep_scores(struct item_rows<ITEMS> &r, float ac
                                             const struct attention_job &job, int side, int j,
                                             int at)
 {
+    const int most = (int)job.a.most_distance;
     attention_scale<ITEMS / 2>(acc, job);
+    for (int i = 0; i < ITEMS / 2 && job.a.relative_bias; i++) {
+        const int distance = max(-most, min(most, at - r.query[side + i]));
+        acc[i] = fmaf(r.bias[side + i][distance], 1.44269504f, acc[i]); /* log2(e) */
+    }
     SPW_UNROLL
     for (int i = 0; i < ITEMS / 2; i++) {
         bool seen = at >= r.span[side + i].lo && at < r.span[side + i].hi;
@@ -301,7 +308,12 @@ __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, floa
         uint32_t i = threadIdx.x;
         const float *state = i < n ? attention_state(job, first + i) : nullptr;
         bool fresh = a.first || job.split_floats || !state;
-        r.span[i] = attention_visible(job, (first + min(i, n - 1)) / group);
+        const uint32_t item = first + min(i, n - 1);
+        r.span[i] = attention_visible(job, item / group);
+        r.query[i] = (int)(int64_t)(a.position + item / group - a.tile_first * SPW_TILE_TOKENS);
+        r.bias[i] = a.relative_bias +
+                    (size_t)(blockIdx.y * group + item % group) * (2 * a.most_distance + 1) +
+                    a.most_distance;
         r.all_top[i] = fresh ? -INFINITY : state[d];
         r.all_sum[i] = fresh ? 0.0f : state[d + 1];
         r.top[i] = -INFINITY;

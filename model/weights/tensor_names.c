@@ -131,6 +131,7 @@ const char *spw_tensor_prefix(const struct spw_tensors *tensors)
     static const char *const always[] = {"embed_tokens.weight",
                                          "embeddings.weight",
                                          "embedding.weight",
+                                         "shared.weight",
                                          "layers.0.self_attn.q_proj.weight",
                                          "layers.0.linear_attn.out_proj.weight",
                                          "layers.0.conv.out_proj.weight",
@@ -165,6 +166,76 @@ bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MO
             continue;
         snprintf(out, SPW_MOST_TENSOR_NAME, "model.%.*s%s%s", n, name, parts[i].usual, end);
         break;
+    }
+    return true;
+}
+
+/* Of T5: parts of names behind "encoder.block.12." or "decoder.block.12.", whether the part is in
+ * the second of the two layers that make the block (config.h), and the usual names. */
+static const struct {
+    bool decoder, second;
+    const char *own, *usual;
+} stack_parts[] = {
+    {false, false, "layer.0.SelfAttention.k", "source_attn.k_proj"},
+    {false, false, "layer.0.SelfAttention.v", "source_attn.v_proj"},
+    {false, true, "layer.0.SelfAttention.q", "self_attn.q_proj"},
+    {false, true, "layer.0.SelfAttention.o", "self_attn.o_proj"},
+    {false, true, "layer.0.SelfAttention.relative_attention_bias", "relative_bias"},
+    {false, false, "layer.0.layer_norm", "input_layernorm"},
+    {false, true, "layer.1.DenseReluDense.wi", "mlp.up_proj"},
+    {false, true, "layer.1.DenseReluDense.wi_0", "mlp.gate_proj"},
+    {false, true, "layer.1.DenseReluDense.wi_1", "mlp.up_proj"},
+    {false, true, "layer.1.DenseReluDense.wo", "mlp.down_proj"},
+    {false, true, "layer.1.layer_norm", "post_attention_layernorm"},
+    {true, false, "layer.0.SelfAttention.q", "self_attn.q_proj"},
+    {true, false, "layer.0.SelfAttention.k", "self_attn.k_proj"},
+    {true, false, "layer.0.SelfAttention.v", "self_attn.v_proj"},
+    {true, false, "layer.0.SelfAttention.o", "self_attn.o_proj"},
+    {true, false, "layer.0.SelfAttention.relative_attention_bias", "relative_bias"},
+    {true, false, "layer.0.layer_norm", "input_layernorm"},
+    {true, false, "layer.1.EncDecAttention.k", "source_attn.k_proj"},
+    {true, false, "layer.1.EncDecAttention.v", "source_attn.v_proj"},
+    {true, true, "layer.1.EncDecAttention.q", "self_attn.q_proj"},
+    {true, true, "layer.1.EncDecAttention.o", "self_attn.o_proj"},
+    {true, true, "layer.1.layer_norm", "input_layernorm"},
+    {true, true, "layer.2.DenseReluDense.wi", "mlp.up_proj"},
+    {true, true, "layer.2.DenseReluDense.wi_0", "mlp.gate_proj"},
+    {true, true, "layer.2.DenseReluDense.wi_1", "mlp.up_proj"},
+    {true, true, "layer.2.DenseReluDense.wo", "mlp.down_proj"},
+    {true, true, "layer.2.layer_norm", "post_attention_layernorm"},
+};
+
+bool spw_tensor_stack_name(const char *prefix, const char *name, uint32_t n_source_layers,
+                           char out[SPW_MOST_TENSOR_NAME])
+{
+    static const char *const whole[][2] = {
+        {"shared.weight", "model.embed_tokens.weight"},
+        {"encoder.final_layer_norm.weight", "model.source_norm.weight"},
+        {"decoder.final_layer_norm.weight", "model.norm.weight"},
+        {"lm_head.weight", "lm_head.weight"},
+        {"encoder.embed_tokens.weight", NULL}, /* copies of the first one, */
+        {"decoder.embed_tokens.weight", NULL},
+        {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+         NULL}}; /* unused */
+    unsigned block;
+    int n = 0;
+    if (begins_with(name, prefix))
+        name += strlen(prefix);
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (!strcmp(name, whole[i][0]))
+            return whole[i][1] && snprintf(out, SPW_MOST_TENSOR_NAME, "%s", whole[i][1]) > 0;
+    const bool decoder = begins_with(name, "decoder.");
+    snprintf(out, SPW_MOST_TENSOR_NAME, "model.%s", name);
+    if (sscanf(name, decoder ? "decoder.block.%5u.%n" : "encoder.block.%5u.%n", &block, &n) != 1 ||
+        (!decoder && block >= n_source_layers / 2))
+        return true; /* nothing calls for it */
+    for (size_t i = 0; i < sizeof stack_parts / sizeof *stack_parts && n; i++) {
+        const char *end =
+            stack_parts[i].decoder == decoder ? after(name, n, stack_parts[i].own) : NULL;
+        if (end)
+            return snprintf(out, SPW_MOST_TENSOR_NAME, "model.layers.%u.%s%s",
+                            (decoder ? n_source_layers : 0) + 2 * block + stack_parts[i].second,
+                            stack_parts[i].usual, end) > 0;
     }
     return true;
 }

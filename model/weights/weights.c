@@ -27,6 +27,8 @@ static const struct {
     [SPW_MATRIX_K] = {"self_attn.", "k_proj.weight", true},
     [SPW_MATRIX_V] = {"self_attn.", "v_proj.weight", true},
     [SPW_MATRIX_O] = {"self_attn.", "o_proj.weight", false},
+    [SPW_MATRIX_SOURCE_K] = {"source_attn.", "k_proj.weight", false},
+    [SPW_MATRIX_SOURCE_V] = {"source_attn.", "v_proj.weight", true},
     [SPW_MATRIX_O_GATE] = {"self_attn.", "gate_proj.weight", false},
     [SPW_MATRIX_IN] = {"linear_attn.", "in_proj.weight", false},
     [SPW_MATRIX_IN_GATE] = {"linear_attn.", "gate_proj.weight", true},
@@ -154,8 +156,10 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
     const struct spw_model_config *c = w->config;
     const uint64_t width = spw_layer_mlp_width(c, layer), own = c->layer_inputs;
     const uint64_t latent = c->has_experts[layer] ? c->experts.latent : 0;
-    const uint64_t q = spw_config_q_width(c, layer);
-    const uint64_t k = spw_config_stores_kv(c, layer) ? spw_config_kv_width(c, layer) : 0;
+    const uint64_t q = spw_config_has_queries(c, layer) ? spw_config_q_width(c, layer) : 0;
+    const bool stores = spw_config_attends(c, layer) && spw_config_stores_kv(c, layer);
+    const uint64_t k = stores ? spw_config_kv_width(c, layer) : 0;
+    const uint64_t source = spw_config_keeps_source(c, layer) ? spw_config_kv_width(c, layer) : 0;
     const uint64_t v = c->v_is_k[c->layer_kinds[layer]] ? 0 : k;
     const uint64_t gate = c->attention_gate == SPW_ATTENTION_GATE_APART ? q : 0;
     const uint64_t in_q = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? 2 : 1;
@@ -164,6 +168,8 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
         [SPW_MATRIX_K] = {k, c->hidden},
         [SPW_MATRIX_V] = {v, c->hidden},
         [SPW_MATRIX_O] = {c->hidden, q},
+        [SPW_MATRIX_SOURCE_K] = {source, c->hidden},
+        [SPW_MATRIX_SOURCE_V] = {source, c->hidden},
         [SPW_MATRIX_O_GATE] = {gate, c->hidden},
         [SPW_MATRIX_GATE] = {width, c->hidden},
         [SPW_MATRIX_UP] = {width, c->hidden},

@@ -27,6 +27,8 @@ enum spw_matrix_role {
     SPW_MATRIX_K,
     SPW_MATRIX_V,
     SPW_MATRIX_O,
+    SPW_MATRIX_SOURCE_K, /* of rows of the source: spw_config_keeps_source */
+    SPW_MATRIX_SOURCE_V,
     SPW_MATRIX_O_GATE, /* of SPW_ATTENTION_GATE_APART */
     /* Of layers with a state: the products that make a row of struct spw_mixer_config, side by side
      * in this order; fewer where a file joins them. */
@@ -129,8 +131,9 @@ struct spw_layer_small {
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
     uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
-    uint64_t extra_logits;                    /* [heads] */
-    uint64_t router;                          /* [experts][hidden] */
+    uint64_t extra_logits;  /* [heads] */
+    uint64_t relative_bias; /* [heads][2 most_distance + 1]: by key - query + most_distance */
+    uint64_t router;        /* [experts][hidden] */
     uint64_t router_bias, choice_bias;        /* [experts] */
     uint64_t expert_gate_up_bias;             /* [experts][2 intermediate]: gate's, then up's */
     uint64_t expert_down_bias;                /* [experts][hidden] */
@@ -167,6 +170,7 @@ struct spw_weights {
     struct spw_matrix inputs;    /* the same: [input_vocab][n_layers * layer_inputs] */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
+    uint64_t source_norm;                 /* of rows that have passed the encoder */
     /* float offsets, [hidden], of the MTP layer: norms of its two inputs, and its last one */
     uint64_t mtp_embedding_norm, mtp_hidden_norm, mtp_norm;
     uint64_t bare_norm; /* float offset, [hidden or head_dim] ones: of norms without weights */

@@ -79,11 +79,14 @@ struct spw_small_note {
     uint64_t at, rows, n, stride;    /* of row 0; numbers of a row; from row to row. In floats */
     uint64_t first, step;            /* every step-th number of a row of the tensor */
     float fill;
-    bool plus_one;         /* weights of a norm that are stored less 1 */
-    bool lru_decay;        /* x becomes -8 ln(1 + exp(x)) */
-    bool negates_exp;      /* x becomes -exp(x) */
-    float factor, divisor; /* 0: none */
-    uint32_t n_ordered;    /* channels of a row that come in another order */
+    bool plus_one;                            /* weights of a norm that are stored less 1 */
+    bool lru_decay;                           /* x becomes -8 ln(1 + exp(x)) */
+    bool negates_exp;                         /* x becomes -exp(x) */
+    float factor, divisor;                    /* 0: none */
+    uint32_t n_ordered;                       /* channels of a row that come in another order */
+    const struct spw_model_config *distances; /* NULL; else row h has, for each distance, the number
+                                                 of its bucket in column h of the tensor */
+    bool both_ways;                           /* keys after the query have buckets of their own */
 };
 
 /* Checks the vectors, gives each its place, and notes how it is read. */

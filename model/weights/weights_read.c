@@ -197,9 +197,9 @@ static void release_embedding(const struct spw_weights *w, const int32_t *tokens
         row = rows.end;
     }
     for (size_t i = 0; n < MANY_ROWS && i < n; i++) {
-        const struct rows rows = rows_of_block(w, (uint32_t)tokens[i], &mapped);
+        const struct rows rows = rows_of_block(w, (uint32_t)spw_plain_token(tokens[i]), &mapped);
         if (!mapped)
-            release_around(m, (uint32_t)tokens[i], rows);
+            release_around(m, (uint32_t)spw_plain_token(tokens[i]), rows);
     }
 }
 
@@ -250,9 +250,10 @@ static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens
     for (size_t i = 0; i < n; i++) {
         uint8_t *to = (uint8_t *)out + i * row_bytes;
         if (m->type == compute && scale == 1.0f)
-            memcpy(to, spw_matrix_data(m) + (uint32_t)tokens[i] * row_bytes, row_bytes);
+            memcpy(to, spw_matrix_data(m) + (uint32_t)spw_plain_token(tokens[i]) * row_bytes,
+                   row_bytes);
         else
-            embed_row(m, (uint32_t)tokens[i], scale, compute, to);
+            embed_row(m, (uint32_t)spw_plain_token(tokens[i]), scale, compute, to);
     }
 }
 
@@ -271,5 +272,6 @@ void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_
     if (n >= MANY_ROWS)
         spw_tensors_release(spw_matrix_data(&w->inputs), spw_matrix_bytes(&w->inputs));
     for (size_t i = 0; n < MANY_ROWS && i < n; i++)
-        release_around(&w->inputs, (uint32_t)tokens[i], (struct rows){0, w->inputs.n});
+        release_around(&w->inputs, (uint32_t)spw_plain_token(tokens[i]),
+                       (struct rows){0, w->inputs.n});
 }

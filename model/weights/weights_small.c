@@ -371,6 +371,58 @@ static const struct norm_names *norm_names(const struct spw_model_config *c,
     return spw_find_by_layer(f, layer, "post_mlp_layernorm.weight") ? &glm : &sandwich;
 }
 
+/* The bucket of a key at this distance, key - query (Raffel et al. 2020, appendix A): near ones
+ * have a bucket each, others share them by the logarithm of the distance, in f32 as in
+ * transformers. */
+static uint32_t bucket_of(const struct spw_model_config *c, int64_t distance, bool both_ways)
+{
+    const uint32_t n = both_ways ? c->n_buckets / 2 : c->n_buckets, near = n / 2;
+    const uint32_t first = both_ways && distance > 0 ? n : 0;
+    const uint64_t far = (uint64_t)(distance < 0 ? -distance : both_ways ? distance : 0);
+    if (far < near)
+        return first + (uint32_t)far;
+    const float logs = logf((float)far / (float)near) /
+                       (float)log((double)c->most_distance / near) * (float)(n - near);
+    return first + spw_min_u32(near + (uint32_t)logs, n - 1);
+}
+
+static void read_distances(const struct spw_small_note *n, uint64_t head, float *to)
+{
+    const struct spw_tensor *t = n->tensor;
+    const int64_t most = n->distances->most_distance;
+    for (int64_t d = -most; d <= most; d++) {
+        const uint64_t row = bucket_of(n->distances, d, n->both_ways);
+        spw_type_read(t->dtype,
+                      (const uint8_t *)t->data + row * spw_row_bytes(t->dtype, t->shape[1]), head,
+                      1, to + d + most);
+    }
+}
+
+/* Layers without numbers of their own have those of the first layer of the stack. */
+static int small_distances(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
+{
+    const struct spw_model_config *c = w->config;
+    const bool encoder = layer < c->n_source_layers;
+    const uint32_t first = encoder ? 1 : c->n_source_layers;
+    const uint64_t n = 2 * (uint64_t)c->most_distance + 1;
+    struct spw_layer_small *s = &w->small_layers[layer];
+    const struct spw_tensor *t;
+    if (!c->n_buckets || layer % 2 != encoder)
+        return 0;
+    s->relative_bias = w->small_layers[first].relative_bias;
+    if (layer != first && !c->own_buckets)
+        return 0;
+    SPW_TRY(spw_find_in_layer(f, layer, "relative_bias.weight", c->n_buckets, c->n_heads, &t));
+    place(w, c->n_heads * n, &s->relative_bias);
+    return note(w, (struct spw_small_note){.tensor = t,
+                                           .at = s->relative_bias,
+                                           .rows = c->n_heads,
+                                           .n = n,
+                                           .stride = n,
+                                           .distances = c,
+                                           .both_ways = encoder});
+}
+
 /* Biases of matrices that are one product follow each other. */
 static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
 {
@@ -384,12 +436,15 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
     const bool after = c->sandwich || c->late_norms, experts = c->has_experts[layer];
     const bool beside = experts && e->beside, stores = spw_config_stores_kv(c, layer);
     const bool mixes = spw_config_mixes(c, layer), attends = spw_config_attends(c, layer);
+    const bool normed =
+        layer < c->n_source_layers && layer % 2; /* by the norm of the layer before */
     const bool mlp = c->has_mlp[layer], has_bias = c->qkv_bias && attends;
     const bool joined = has_bias && spw_find_by_layer(f, layer, "self_attn.qkv_proj.bias");
     const bool each = has_bias && !joined;
     const uint64_t in_q = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? 2 : 1;
     const struct wanted vectors[] = {
-        {mixes && !c->late_norms, small_norm, "input_layernorm", hidden, &s->attention_norm},
+        {mixes && !c->late_norms && !normed, small_norm, "input_layernorm", hidden,
+         &s->attention_norm},
         {mlp && !c->late_norms && !c->parallel, small_mlp_norm, norms->before_mlp, hidden,
          &s->mlp_norm},
         {mixes && after, small_norm, norms->after_attention, hidden, &s->after_attention_norm},
@@ -414,6 +469,9 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
         {attends && c->o_bias, small_attention_bias, "self_attn.o_proj.bias", hidden, &s->o_bias},
     };
     SPW_TRY(small_wanted(w, f, layer, vectors, sizeof vectors / sizeof *vectors));
+    if (normed)
+        s->attention_norm = w->small_layers[layer - 1].attention_norm;
+    SPW_TRY(small_distances(w, f, layer));
     if (spw_config_has_state(c, layer))
         SPW_TRY(small_state(w, f, layer));
     if (attends && c->qk_norm)
@@ -486,6 +544,8 @@ static int small_ends(struct spw_weights *w, const struct spw_finder *f)
         last_note(w)->plus_one = c->norm_plus_one && !c->plain_last;
         last_note(w)->divisor = c->logit_divisor;
     }
+    if (c->n_source_layers)
+        SPW_TRY(small_of_model(w, f, "model.source_norm.weight", c->hidden, &w->source_norm));
     if (c->norm_bias)
         SPW_TRY(small_of_model(w, f, "model.norm.bias", c->hidden, &biases));
     return c->head_bias ? small_of_model(w, f, "lm_head.bias", c->vocab, &w->head_bias) : 0;
@@ -588,7 +648,9 @@ void spw_small_read(struct spw_weights *w)
             float *to = w->small + n->at + row * n->stride;
             for (uint64_t i = 0; !n->tensor && i < n->n; i++)
                 to[i] = n->fill;
-            if (n->tensor)
+            if (n->distances)
+                read_distances(n, row, to);
+            else if (n->tensor)
                 read_row(n, row, to);
             order_channels(to, n->n_ordered);
         }

@@ -153,7 +153,8 @@ static int push_prompt(struct spw_answer *a)
     for (size_t i = 0; i < a->request.n_prompt; i++) {
         const char *text;
         size_t bytes;
-        SPW_TRY(spw_detokenizer_push(a->detokenizer, a->tokens[i], &text, &bytes));
+        if (a->tokens[i] >= 0) /* the source is no text before the answer */
+            SPW_TRY(spw_detokenizer_push(a->detokenizer, a->tokens[i], &text, &bytes));
     }
     return 0;
 }

@@ -204,9 +204,10 @@ int spw_batch_wake_fd(const struct spw_batch *b)
 static int check_ids(const struct spw_batch *b, const char *what, const int32_t *ids, size_t n,
                      struct spw_error *err)
 {
-    uint32_t vocab = spw_engine_config(b->engine)->vocab;
+    const struct spw_model_config *c = spw_engine_config(b->engine);
+    const uint32_t vocab = c->vocab;
     for (size_t k = 0; k < n; k++)
-        if (ids[k] < 0 || (uint32_t)ids[k] >= vocab)
+        if ((ids[k] < 0 && !c->n_source_layers) || (uint32_t)spw_plain_token(ids[k]) >= vocab)
             return spw_fail(
                 err, -EINVAL, "request %llu: token %zu of the %s: found id %d, expected 0 to %u",
                 (unsigned long long)b->n_submitted + 1, k + 1, what, (int)ids[k], vocab - 1);
@@ -329,10 +330,9 @@ static int add_entry(struct spw_batch *b, const struct spw_group *g,
     return 0;
 }
 
-int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
-                     struct spw_error *err)
+static int submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
+                  struct spw_error *err)
 {
-    spw_error_clear(err);
     SPW_TRY(check_request(b, request, err));
     const uint64_t before = b->n_submitted;
     struct spw_request r = *request;
@@ -359,6 +359,36 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
         b->entries[b->n_submitted - b->first_id] = NULL;
     }
     *id = before + 1;
+    return rc;
+}
+
+/* In a model with an encoder a prompt is the source, which is followed by the token that answers
+ * begin with; unless it is such a sequence already. */
+static int32_t *make_source(const struct spw_model_config *c, const struct spw_request *r)
+{
+    int32_t *tokens = spw_alloc((r->n_prompt + 1) * sizeof *tokens);
+    for (size_t i = 0; tokens && i < r->n_prompt; i++)
+        tokens[i] = spw_source_token(r->prompt[i]);
+    if (tokens)
+        tokens[r->n_prompt] = c->start;
+    return tokens;
+}
+
+int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
+                     struct spw_error *err)
+{
+    const struct spw_model_config *c = spw_engine_config(b->engine);
+    struct spw_request r = *request;
+    spw_error_clear(err);
+    if (!c->n_source_layers || !r.n_prompt || r.prompt[0] < 0)
+        return submit(b, request, id, err);
+    int32_t *tokens = make_source(c, &r);
+    if (!tokens)
+        return spw_fail(err, -ENOMEM, "no memory for a request");
+    r.prompt = tokens;
+    r.n_prompt++;
+    const int rc = submit(b, &r, id, err);
+    spw_free(tokens);
     return rc;
 }
 

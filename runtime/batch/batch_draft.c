@@ -58,8 +58,9 @@ void spw_batch_choose_drafts(struct spw_batch *b)
     const enum spw_drafts how = e->options.drafts;
     b->mtp = e->model.config.mtp;
     b->layer_share = spw_batch_layer_share(e->model.weights);
-    b->propose = e->dry                                             ? propose_known
-                 : how == SPW_DRAFTS_OFF                            ? NULL
+    b->propose = e->dry                            ? propose_known
+                 : how == SPW_DRAFTS_OFF           ? NULL
+                 : e->model.config.n_source_layers ? NULL /* an answer is no text of its source */
                  : how == SPW_DRAFTS_MTP || how == SPW_DRAFTS_MODEL ? propose_nothing
                                                                     : propose_text;
     b->drafts_all = e->dry || !spw_drafts_are_optional(&e->options);

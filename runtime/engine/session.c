@@ -87,9 +87,11 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
 
 int spw_session_cut(struct spw_session *s, const struct spw_residency *residency, uint64_t *n)
 {
+    const uint64_t n_source = spw_source_length(s->tokens, s->n_tokens);
     int rc;
     do { /* a damaged checkpoint is gone then */
         *n = spw_kv_reach(s->seq.kv, residency, *n);
+        *n = *n < n_source ? 0 : *n; /* its rows are computed together */
         rc = spw_kv_truncate(s->seq.kv, residency, *n);
         s->engine->unpredicted |= rc != 0;
     } while (rc == -EBADMSG);

@@ -31,6 +31,11 @@ static uint64_t common_prefix(const struct spw_session *s, const struct spw_span
     return spw_common_prefix(s->tokens, span->tokens, spw_min_u64(s->n_tokens, span->n_tokens));
 }
 
+static uint64_t source_of(const struct spw_engine *e, const struct spw_span *s)
+{
+    return e->model.config.n_source_layers ? spw_source_length(s->tokens, s->n_tokens) : 0;
+}
+
 /* ---- checks ---- */
 
 static int check_span(const struct spw_engine *e, const struct spw_span *spans, size_t i,
@@ -48,8 +53,15 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
     for (size_t j = 0; j < i; j++)
         if (spans[j].session == s->session)
             return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
+    const uint64_t n_source = source_of(e, s);
+    if (e->model.config.n_source_layers &&
+        (!n_source || n_source + s->n_logits > s->n_tokens || n_source == s->n_tokens))
+        return spw_fail(err, -EINVAL,
+                        "span %zu: %llu tokens of a source and %zu others; a sequence of a model "
+                        "with an encoder has some of both, and logits after the others",
+                        i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source));
     for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
-        if (s->tokens[j] < 0 || (uint32_t)s->tokens[j] >= vocab)
+        if ((s->tokens[j] < 0 && j >= n_source) || (uint32_t)spw_plain_token(s->tokens[j]) >= vocab)
             return spw_fail(err, -EINVAL,
                             "span %zu: token id %d at position %zu is out of range: the vocabulary "
                             "has %u",
@@ -70,7 +82,8 @@ static uint64_t reusable(const struct spw_session *s, const struct spw_span *spa
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
     uint64_t n = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
-    return spw_kv_reach(s->seq.kv, s->engine->plan.residency, n);
+    n = spw_kv_reach(s->seq.kv, s->engine->plan.residency, n);
+    return n < source_of(s->engine, span) ? 0 : n;
 }
 
 /* ---- logits ---- */
@@ -415,7 +428,8 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
             s->delivered = span->n_tokens;
             return 0;
         }
-        item.span = (struct spw_step_span){n_reused, span->n_tokens, span->n_logits};
+        item.span =
+            (struct spw_step_span){n_reused, span->n_tokens, span->n_logits, source_of(e, span)};
         item.n_drafts = s->n_drafts;
         s->asked = span->n_tokens;
         s->asked_logits = span->n_logits;
@@ -434,7 +448,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     struct delivery d = {.engine = e, .spans = &span};
     span.n_tokens = e->above.persist->branch(span.session, whole);
     span.n_logits = 0;
-    if (!span.n_tokens || whole->session->is_aside ||
+    if (span.n_tokens <= source_of(e, whole) || whole->session->is_aside ||
         spw_engine_rope_table(e, span.n_tokens) != table)
         return 0;
     e->step.n = 0;
@@ -445,10 +459,12 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     return 0;
 }
 
-/* The span passes whole: it is short, or its rows of logits are counted from its end. */
+/* The span passes whole: it is short, its rows of logits are counted from its end, or it begins
+ * with a source. */
 static bool is_whole(const struct spw_executor_item *x, uint64_t level)
 {
-    return x->span.to - x->span.from <= level || x->span.n_logits > 1;
+    return x->span.to - x->span.from <= level || x->span.n_logits > 1 ||
+           x->span.from < x->span.n_source;
 }
 
 /* Leaves most_tokens of the step: short spans pass whole, and the others get equal parts, which end

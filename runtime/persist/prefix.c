@@ -107,6 +107,11 @@ static int open_stores(struct spw_engine *e, struct spw_error *err)
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     if (!e->options.prefix_cache_dir)
         return 0;
+    if (e->model.config.n_source_layers) { /* a tile of a source depends on the tiles after it */
+        spw_engine_report_note(e, "prefix cache: not used, the model has an encoder: what a source "
+                                  "begins with is computed for each source");
+        return 0;
+    }
     if (!e->above.prefix) {
         e->above.prefix = spw_alloc_zero(1, sizeof *e->above.prefix);
         if (!e->above.prefix)

@@ -89,8 +89,7 @@ static int open_before(struct save *v)
     if (h.rope_table != v->s->rope_table || h.mixed != v->s->mixed)
         return 0;
     uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
-    while (v->n_shared < n && i->tokens[v->n_shared] == v->s->tokens[v->n_shared])
-        v->n_shared++;
+    v->n_shared = spw_common_prefix(i->tokens, v->s->tokens, n);
     return 0;
 }
 
@@ -561,7 +560,7 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
                         "options.context",
                         path, v->info.n_tokens, (unsigned long long)e->plan.info.context);
     for (size_t i = 0; i < v->info.n_tokens; i++)
-        if (v->info.tokens[i] < 0 || (uint32_t)v->info.tokens[i] >= e->model.config.vocab)
+        if (spw_plain_token(v->info.tokens[i]) >= (int32_t)e->model.config.vocab)
             return spw_fail(err, -EBADMSG, "%s: token %zu is not in the vocabulary of this model",
                             path, i);
     return 0;

@@ -66,7 +66,8 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | logits of sessions, of drafts | flags |
  *     gated  or  logits |                      | piece | experts | host lane | expert tables |
- *   | embedding | inputs | MTP | experts |      | copies | weight bounce slots |
+ *   | embedding | inputs | source tiles | MTP |
+ *   | experts |                                 | copies | weight bounce slots |
  *   | rows | flags | states | kept rows |       | expert bounce slots | states | checkpoints |
  *   | copied blocks | weight slots |           | KV frames | bounce slots |
  *   | expert frames | KV frames |
@@ -107,6 +108,7 @@ struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
     uint64_t attention_gate, state_in, state_conv, state_rates, state_out;
     uint64_t gate_up, gated, embedding, inputs, states, kept_rows;
+    uint64_t source_tiles; /* of the sources of a pass, in the encoder layer that it is in */
     struct spw_plan_experts experts;
     /* Of the MTP layer: [sessions][SPW_MTP_KEPT] rows of what the last norm gives, and a row of
      * zeros; [chunk + 1] rows; and [chunk] rows of twice the width. */
@@ -152,6 +154,7 @@ struct spw_plan {
         exact_tile_bytes;    /* of an exact tile beside those, and the device's frames for them; */
     uint32_t n_exact_frames; /* 0: nothing is quantized */
     enum spw_qformat format; /* of quantized tiles */
+    uint32_t n_source_tiles; /* at device.source_tiles, of exact_tile_bytes each; 0: no encoder */
     uint64_t hidden_row_bytes;
     uint64_t inputs_row_bytes; /* of what all layers get of a row beside its embedding */
     uint32_t draft_rows;       /* as in struct spw_plan_input */

@@ -35,16 +35,17 @@ static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
     p->full_kind = c->full_kind;
     p->window_kind = c->window_kind;
     for (uint32_t l = 0; l < spw_config_main_layers(c); l++) /* the MTP layer stores only */
-        p->n_readers[c->layer_kinds[l]] += spw_config_layer_slices(c, l);
+        if (c->layer_kinds[l] != SPW_LAYER_CROSS) /* its layer before reads the rest of the tiles */
+            p->n_readers[c->layer_kinds[l]] += spw_config_layer_slices(c, l);
     for (uint32_t i = 0; i < c->n_slices; i++) {
         p->n_slices[c->slice_kinds[i]]++;
         p->n_states += spw_layer_kinds[c->slice_kinds[i]].store == SPW_STORE_STATE;
     }
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        p->layer_slices[k] = c->kv[k].n_slices;
+        p->layer_slices[k] = spw_layer_has_tiles((enum spw_layer_kind)k) ? c->kv[k].n_slices : 0;
     p->n_growing = spw_config_n_growing(c, SPW_LAYER_KINDS);
     p->n_full_growing = spw_config_n_growing(c, p->full_kind);
-    p->holds_tiles = c->n_kv_layers < c->n_layers;
+    p->holds_tiles = spw_config_n_readers(c) > 0;
 }
 
 /* Of a slice of this shape, in whole pages. */
@@ -77,7 +78,8 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->inputs_row_bytes = spw_row_bytes(in->compute, (uint64_t)c->n_layers * c->layer_inputs);
     p->draft_rows = in->draft_rows;
-    p->rows_beside = in->sessions > 1 ? in->sessions + in->draft_rows : 0;
+    /* source_tiles belong to one step: none of a model with an encoder is set aside */
+    p->rows_beside = in->sessions > 1 && !c->n_source_layers ? in->sessions + in->draft_rows : 0;
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->quantizes)
         p->full_tiles =
@@ -253,6 +255,9 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     const uint64_t own = p->inputs_row_bytes ? hidden_rows + p->rows_beside : 0;
     d->embedding = take(&end, own * p->hidden_row_bytes);
     d->inputs = take(&end, own * p->inputs_row_bytes);
+    p->n_source_tiles =
+        c->n_source_layers ? (uint32_t)(hidden_rows / SPW_TILE_TOKENS) + in->sessions : 0;
+    d->source_tiles = take(&end, p->n_source_tiles * p->exact_tile_bytes);
     const uint64_t mtp = c->mtp ? p->hidden_row_bytes : 0;
     d->mtp_rows = take(&end, (m + 1) * mtp);
     d->mtp_joined = take(&end, 2 * m * mtp);
@@ -405,6 +410,7 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
 {
     uint64_t of_pass = spw_max_u64(spw_div_up(spw_plan_most_rows(in), c->passes), c->chunk);
     uint64_t rows = c->hidden == SPW_HIDDEN_ON_DEVICE ? of_pass : c->chunk;
+    rows = spw_max_u64(rows, spw_plan_least_rows(in));
     p->may_retain = c->retains;
     p->logits_rows = c->logits_rows;
     p->chunk = c->chunk;

@@ -32,6 +32,12 @@ static inline bool spw_plan_pools(const struct spw_plan_input *in)
     return spw_plan_full_sessions(in) < in->sessions;
 }
 
+/* The least rows of a pass: all of a source pass together. */
+static inline uint64_t spw_plan_least_rows(const struct spw_plan_input *in)
+{
+    return in->weights->config->n_source_layers ? in->context : 1;
+}
+
 /* The most rows of one pass. A prompt that is interrupted keeps what has passed all layers. So
  * where tiles may go to files, a pass has at most snapshot_rows rows, which take about a minute.
  * With experts, the device has buffers for all rows of a pass, and several for each row. */
@@ -41,7 +47,9 @@ static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
     uint64_t all = spw_max_u64(spw_plan_full_sessions(in) * in->context, in->sessions);
     if (in->weights->n_expert_blocks)
         all = spw_min_u64(all, spw_max_u64(SPW_PLAN_EXPERT_ROWS, in->sessions));
-    return in->has_snapshots && in->snapshot_rows ? spw_min_u64(all, in->snapshot_rows) : all;
+    if (in->has_snapshots && in->snapshot_rows)
+        all = spw_min_u64(all, in->snapshot_rows);
+    return spw_max_u64(all, spw_plan_least_rows(in));
 }
 
 /* ---- a candidate ---- */

@@ -8,8 +8,9 @@ int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uin
 {
     *c = (struct spw_cut){.chunk_rows = chunk_rows, .pass_rows = pass_rows, .borders = borders};
     /* Of two neighbouring chunks at least one is half full: the second did not fit into the first,
-     * or the first ends with a tile. And a span has at most two chunks more for its border. */
-    const uint64_t at_borders = borders ? 2 * (uint64_t)most_spans : 0;
+     * or the first ends with a tile. And a span has at most two chunks more for its border, or for
+     * the end of its source. */
+    const uint64_t at_borders = 2 * (uint64_t)most_spans;
     uint64_t chunks =
         spw_min_u64(2 * spw_div_up(pass_rows, chunk_rows) + 1 + at_borders, pass_rows);
     if (chunks + most_spans > INT32_MAX)
@@ -31,11 +32,11 @@ void spw_cut_free(struct spw_cut *c)
     *c = (struct spw_cut){0};
 }
 
-static struct spw_chunk *open_chunk(struct spw_cut *c)
+static struct spw_chunk *open_chunk(struct spw_cut *c, bool source)
 {
     assert(c->n_chunks < c->most_chunks);
     struct spw_chunk *k = &c->chunks[c->n_chunks++];
-    *k = (struct spw_chunk){.first_part = c->n_parts, .row = c->rows};
+    *k = (struct spw_chunk){.first_part = c->n_parts, .row = c->rows, .source = source};
     return k;
 }
 
@@ -56,7 +57,10 @@ static uint64_t border_of(const struct spw_cut *c, const struct spw_step_span *s
  * pass does not count here. */
 static uint64_t part_end(const struct spw_cut *c, const struct spw_step_span *s, uint64_t room)
 {
-    const uint64_t border = border_of(c, s), end = spw_min_u64(s->to, s->from + room);
+    const uint64_t border = border_of(c, s);
+    uint64_t end = spw_min_u64(s->to, s->from + room);
+    if (s->from < s->n_source)
+        return spw_min_u64(end, s->n_source);
     if (border && border <= end)
         return border;
     /* Ends the part with a tile. Not in small chunks, which could become less than half full. */
@@ -73,11 +77,16 @@ bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spa
     for (uint32_t i = 0; i < n_spans; i++) {
         struct spw_step_span *s = &spans[i];
         const uint64_t left = s->to - s->from;
+        if (s->from < s->n_source && s->n_source - s->from > c->pass_rows - c->rows) {
+            assert(c->rows); /* a pass has room for the longest one */
+            break;
+        }
         if (k && left <= c->chunk_rows && left > c->chunk_rows - k->rows && !border_of(c, s))
             k = NULL;
         while (s->from < s->to && c->rows < c->pass_rows) {
-            if (!k)
-                k = open_chunk(c);
+            const bool source = s->from < s->n_source;
+            if (!k || k->source != source)
+                k = open_chunk(c, source);
             const uint64_t end = part_end(c, s, c->chunk_rows - k->rows);
             const uint64_t n = spw_min_u64(end - s->from, c->pass_rows - c->rows);
             assert(c->n_parts < c->most_parts);

@@ -9,7 +9,8 @@
  *   chunks  |----------|----------|-----------|----------|
  *   parts   |0000000000|0000000000|1111|222222|2222222222|     the span of each row
  *
- * A span that fits into one chunk is not cut: it starts a new chunk if the open one is too full. */
+ * A span that fits into one chunk is not cut: it starts a new chunk if the open one is too full. A
+ * pass has all of a source or nothing of it: every row of the source sees all the others. */
 #ifndef SPW_RUNTIME_RULES_CUT_H
 #define SPW_RUNTIME_RULES_CUT_H
 
@@ -19,6 +20,7 @@
  */
 struct spw_step_span {
     uint64_t from, to, n_logits;
+    uint64_t n_source; /* the first positions of the sequence are those of the source; or 0 */
 };
 
 /* Positions [from, to) of a span, in one chunk. */
@@ -31,6 +33,7 @@ struct spw_part {
 struct spw_chunk {
     uint32_t first_part, n_parts;
     uint64_t row, rows; /* in the pass */
+    bool source;        /* all its rows are of sources; else none is */
 };
 
 /* The *border* of a span is the last end of a tile before the last token of the span. A layer with

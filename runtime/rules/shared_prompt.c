@@ -13,7 +13,8 @@ uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n)
         i += BLOCK;
     while (i < n && a[i] == b[i])
         i++;
-    return i;
+    const bool in_source = i < n ? a[i] < 0 || b[i] < 0 : i && a[i - 1] < 0;
+    return in_source ? 0 : i;
 }
 
 /* Tokens that `taker` can begin with if its session is made from that of `donor`. */

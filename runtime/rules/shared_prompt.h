@@ -26,7 +26,8 @@ struct spw_prompt {
     bool is_alone;   /* it shares nothing */
 };
 
-/* How far two sequences of n tokens agree. */
+/* How far two sequences of n tokens agree. A source (spw_source_token) is the same as a whole or
+ * not at all: every row of it depends on all the others. */
 uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
 
 /* Of n prompts in the order of the batch, the one that prompt `taker` should begin with: the

@@ -13,6 +13,10 @@
  *
  * All this is done for each slice of the layer (struct spw_kv_shape): a call has the heads of q
  * that read the slice's KV heads. Heads do not depend on each other, so slices change no bit.
+ *
+ * In the decoder of a model with an encoder the first tiles of a layer hold the keys and values of
+ * the source, which are written once; the other tokens follow them. The layer itself reads from its
+ * own tokens on, and the layer after it, CROSS, reads those of the source.
  */
 #include "runtime/step/attend.h"
 
@@ -55,11 +59,17 @@ static uint64_t state_row(const struct spw_attention_args *x)
     return (uint64_t)x->n_heads * (x->head_dim + 2);
 }
 
-/* Where the q of a part begins. */
+/* Numbers of a row of what the products have given: rows of a source have no q. */
+static uint64_t qkv_width(const struct spw_attend *a, const struct spw_attend_part *s)
+{
+    const struct spw_model_config *c = a->weights->config;
+    return s->keys_only ? 2 * spw_config_kv_width(c, s->layer) : spw_config_qkv_width(c, s->layer);
+}
+
+/* Where a part begins in them. */
 static uint8_t *q_of(const struct spw_attend *a, const struct spw_attend_part *s)
 {
-    return element(a, a->lane->device_arena + a->plan->device.qkv,
-                   s->row * spw_config_qkv_width(a->weights->config, s->layer));
+    return element(a, a->lane->device_arena + a->plan->device.qkv, s->row * qkv_width(a, s));
 }
 
 /* Of the k-th slice of the layer. */
@@ -71,9 +81,12 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
     const uint32_t n_heads = c->n_heads / shape->n_slices, before = k * n_heads;
     const uint64_t width = spw_config_q_width(c, s->layer), rows = s->to - s->from;
     const uint64_t channels = (uint64_t)before * shape->head_dim;
-    const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
+    const enum spw_layer_kind kind = (enum spw_layer_kind)c->layer_kinds[s->layer];
+    const struct spw_residency *r = &s->seq->residency[spw_config_tile_kind(c, kind)];
+    const bool sees_source = spw_layer_sees_source(kind);
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
     const uint64_t extra_logits = a->weights->small_layers[s->layer].extra_logits;
+    const uint64_t bias = a->weights->small_layers[s->layer].relative_bias;
     assert(shape->v_dim == shape->head_dim); /* the kernels have one width */
     struct spw_query q = {
         .a = a,
@@ -85,9 +98,15 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
         .args = {.q = element(a, q_of(a, s), channels),
                  .state = (float *)(a->lane->device_arena + a->plan->device.state),
                  .rows = rows,
-                 .q_stride = spw_config_qkv_width(c, s->layer),
+                 .q_stride = qkv_width(a, s),
                  .y_stride = width,
                  .position = s->from,
+                 .first_key = sees_source ? 0 : s->n_source,
+                 .seen_end = sees_source ? s->n_source : 0,
+                 .relative_bias = bias == SPW_SMALL_NONE
+                                      ? NULL
+                                      : small + bias + before * (2 * c->most_distance + 1),
+                 .most_distance = c->most_distance,
                  .n_heads = n_heads,
                  .n_kv_heads = spw_config_slice_heads(shape),
                  .head_dim = shape->head_dim,
@@ -126,6 +145,20 @@ static int take_tiles(const struct spw_model_config *c, const struct spw_attend_
     return 0;
 }
 
+static uint8_t *source_tile(const struct spw_attend *a, const struct spw_attend_part *s, uint32_t t)
+{
+    return a->lane->device_arena + a->plan->device.source_tiles +
+           (s->source_tile + t) * a->plan->exact_tile_bytes;
+}
+
+static void list_source_tiles(const struct spw_attend *a, const struct spw_attend_part *s,
+                              void *tiles[SPW_APPEND_TILES])
+{
+    const uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS);
+    for (uint32_t t = first; t < spw_waterline_tiles(s->to); t++)
+        tiles[t - first] = source_tile(a, s, t);
+}
+
 /* Norms and rotates q and k; k and v go into the tail tiles. A layer that reads the tiles of
  * another one has q only. */
 static int append(const struct spw_attend *a, const struct spw_attend_part *s)
@@ -161,9 +194,9 @@ static int append(const struct spw_attend *a, const struct spw_attend_part *s)
         .growth = c->grows_unrotated && rotates ? (struct spw_query_growth){0} : c->query_growth,
         .inv_freq = small + (rotates ? a->weights->inv_freq[kind] : a->weights->no_freq),
         .rows = s->to - s->from,
-        .stride = spw_config_qkv_width(c, s->layer),
+        .stride = qkv_width(a, s),
         .position = s->from,
-        .n_heads = c->n_heads,
+        .n_heads = s->keys_only ? 0 : c->n_heads,
         .n_kv_heads = stores ? shape->n_heads : 0,
         .head_dim = shape->head_dim,
         .rotary_dim = c->rope[kind].rotary_dim,
@@ -177,7 +210,9 @@ static int append(const struct spw_attend *a, const struct spw_attend_part *s)
         .dtype = a->plan->info.compute,
         .kv_dtype = a->plan->info.kv,
         .slice_heads = spw_config_slice_heads(shape)};
-    if (stores)
+    if (s->layer < c->n_source_layers)
+        list_source_tiles(a, s, x.tiles);
+    else if (stores)
         SPW_TRY(take_tiles(c, s, x.tiles));
     return a->ops->rope_append(&x, a->lane->compute);
 }
@@ -360,10 +395,33 @@ int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_a
         struct spw_query *q = query_of(a, i, k);
         *q = make_query(a, s, k);
         SPW_TRY(quantize(q));
-        q->end = spw_waterline_tiles(s->to); /* of a layer that others read, there may be more */
-        q->first = s->tiles->first;
-        q->streamed_end = s->tiles->begin;
+        q->end = s->reads.end; /* of a layer that others read, there may be more */
+        q->first = spw_max_u32(s->tiles->first, s->reads.first);
+        q->streamed_end = spw_min_u32(s->tiles->begin, q->end);
         q->from = q->first - q->first % SPW_SPLIT_TILES;
+    }
+    return 0;
+}
+
+int spw_attend_keep_source(const struct spw_attend *a, uint32_t i, const struct spw_attend_part *s)
+{
+    (void)i;
+    return append(a, s);
+}
+
+int spw_attend_source(const struct spw_attend *a, uint32_t i, const struct spw_attend_part *s)
+{
+    const uint32_t end = spw_waterline_tiles(s->n_source), most = a->ops->attention_tiles;
+    struct spw_query q = make_query(a, s, 0);
+    struct spw_attention_args *x = &q.args;
+    (void)i;
+    for (uint32_t from = 0; from < end; from += x->n_tiles, x->first = false) {
+        x->tile_first = from;
+        x->n_tiles = spw_min_u32(most, end - from);
+        x->y = from + x->n_tiles == end ? q.y : NULL;
+        for (uint32_t t = 0; t < x->n_tiles; t++)
+            x->tiles[t] = source_tile(a, s, from + t);
+        SPW_TRY(a->ops->attention(x, a->lane->compute));
     }
     return 0;
 }

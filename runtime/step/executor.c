@@ -50,8 +50,21 @@ static int add_inputs(struct spw_executor *x, uint32_t layer, const struct spw_l
         device + x->plan->device.inputs + at * x->plan->inputs_row_bytes, h, rows);
 }
 
-/* Keys and values of the chunk go into the cache. */
-static int append(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
+/* Where the source of a span begins among those of the pass. */
+static uint32_t first_source_tile(const struct spw_step *s, uint32_t span)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < span; i++)
+        if (s->now->spans[i].from < s->now->spans[i].to &&
+            s->now->spans[i].from < s->spans[i].n_source)
+            n += spw_waterline_tiles(s->spans[i].n_source);
+    return n;
+}
+
+/* Each part of the chunk goes through one phase of attention. */
+static int each_part(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk,
+                     int (*phase)(const struct spw_attend *a, uint32_t i,
+                                  const struct spw_attend_part *part))
 {
     const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
     const uint32_t kind = x->config->layer_kinds[layer];
@@ -61,12 +74,16 @@ static int append(struct spw_executor *x, uint32_t layer, const struct spw_chunk
             .seq = x->step->items[parts[i].span].seq,
             .tiles = &x->step->now->part_tiles[chunk->first_part + i][kind],
             .layer = layer,
+            .n_source = x->step->spans[parts[i].span].n_source,
+            .source_tile = first_source_tile(x->step, parts[i].span),
+            .keys_only = chunk->source && spw_config_keeps_source(x->config, layer),
+            .reads = spw_step_reads(x->step, parts[i].span, kind, parts[i].to),
             .from = parts[i].from,
             .to = parts[i].to,
             .row = parts[i].row - chunk->row,
             .shared_with = g->shared_with[kind] - chunk->first_part,
             .shared_end = g->shared_end[kind]};
-        SPW_TRY(spw_attend_append(&x->attend, i, &x->chunk_parts[i]));
+        SPW_TRY(phase(&x->attend, i, &x->chunk_parts[i]));
     }
     return 0;
 }
@@ -136,6 +153,21 @@ static int finish_chunk(struct spw_executor *x, uint32_t layer, const struct spw
     return add_inputs(x, layer, w, h, chunk->row, chunk->rows);
 }
 
+/* Rows of a source: a layer keeps keys and values of them, or else they attend to all of it. */
+static int run_source(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
+                      const struct spw_chunk *chunk, void *h)
+{
+    const bool encodes = layer < x->config->n_source_layers;
+    if (spw_config_keeps_source(x->config, layer)) {
+        SPW_TRY(spw_forward_project_source(&x->forward, layer, w, h, chunk->rows));
+        return each_part(x, layer, chunk, encodes ? spw_attend_keep_source : spw_attend_append);
+    }
+    SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
+    SPW_TRY(each_part(x, layer, chunk, spw_attend_source));
+    SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
+    return spw_forward_mlp(&x->forward, layer, w, h, chunk->rows);
+}
+
 /* Whether the layer only stores keys and values: the MTP layer in a step of the model. Only a step
  * of drafts uses the output of this layer. */
 static bool only_stores(const struct spw_executor *x, uint32_t layer)
@@ -143,12 +175,14 @@ static bool only_stores(const struct spw_executor *x, uint32_t layer)
     return spw_config_is_mtp(x->config, layer) && !x->step->is_draft;
 }
 
-static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
-                     uint32_t k)
+static int run_rows(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
+                    uint32_t k)
 {
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
     SPW_TRY(spw_hidden_get(&x->step->hidden, x->config->n_layers, layer, k, &h));
+    if (chunk->source)
+        return run_source(x, layer, w, chunk, h);
     if (spw_config_is_mtp(x->config, layer))
         SPW_TRY(spw_executor_join(x, w, k, &h));
     if (x->config->layer_inputs && !layer)
@@ -159,10 +193,18 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     if (spw_config_has_state(x->config, layer))
         SPW_TRY(spw_executor_run_states(x, layer, w, chunk, h));
     if (attends)
-        SPW_TRY(append(x, layer, chunk));
+        SPW_TRY(each_part(x, layer, chunk, spw_attend_append));
     if (!only_stores(x, layer))
         SPW_TRY(finish_chunk(x, layer, w, chunk, h));
-    SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
+    return spw_hidden_put(&x->step->hidden, layer, k);
+}
+
+static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
+                     uint32_t k)
+{
+    const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
+    if (spw_config_passes(x->config, layer, chunk->source))
+        SPW_TRY(run_rows(x, layer, w, k));
     SPW_TRY(place_old_tiles(x, layer, k));
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
@@ -461,7 +503,7 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
         SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
     } else {
         s->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
-        s->layer = s->is_draft ? spw_config_main_layers(x->config) : 0;
+        s->layer = s->now->schedule.first_block.block;
         s->chunk = 0;
         SPW_TRY(s->is_draft ? begin_draft(x) : begin_pass(x));
     }

@@ -77,6 +77,7 @@ static struct spw_hidden hidden_of(struct spw_executor *x, bool beside)
         .staging = host + (beside ? h->staging_beside : h->staging),
         .again = host + (beside ? h->mtp_staging_beside : h->mtp_staging),
         .inputs = device + d->inputs + first_row(x, beside) * x->plan->inputs_row_bytes,
+        .n_source_layers = x->config->n_source_layers,
         .row_bytes = x->plan->hidden_row_bytes,
         .inputs_bytes = x->plan->inputs_row_bytes,
         .chunk_rows = beside ? spw_min_u64(x->plan->chunk, x->plan->rows_beside) : x->plan->chunk,

@@ -72,8 +72,8 @@ static int load(struct spw_hidden *h, uint64_t i)
     return spw_lane_event_record(h->lane, h->up_done[i % 2], h->lane->hidden_up);
 }
 
-/* Before layer 0, if the rows stay on the device: copies the embeddings of a chunk to the device,
- * through a staging buffer. */
+/* Before the first layer of rows that stay on the device: copies the embeddings of a chunk to the
+ * device, through a staging buffer. */
 static int stage(struct spw_hidden *h, uint32_t chunk, void *rows)
 {
     const struct spw_chunk *k = &h->cut->chunks[chunk];
@@ -98,8 +98,9 @@ int spw_hidden_get(struct spw_hidden *h, uint32_t n_layers, uint32_t layer, uint
                    void **rows)
 {
     if (!h->through_host) {
-        *rows = h->on_device + h->cut->chunks[chunk].row * h->row_bytes;
-        return layer ? 0 : stage(h, chunk, *rows);
+        const struct spw_chunk *k = &h->cut->chunks[chunk];
+        *rows = h->on_device + k->row * h->row_bytes;
+        return layer != (k->source ? 0 : h->n_source_layers) ? 0 : stage(h, chunk, *rows);
     }
     uint64_t i = (uint64_t)layer * h->cut->n_chunks + chunk;
     uint64_t end = (uint64_t)n_layers * h->cut->n_chunks;

@@ -18,6 +18,7 @@ struct spw_hidden {
     uint8_t *staging;   /* host, two chunks: embeddings and inputs, for the copy to the device */
     uint8_t *again;     /* host, two chunks: the embeddings once more, for the MTP layer */
     uint8_t *inputs;    /* device: [pass_rows] rows of inputs; not used if rows lie on the host */
+    uint32_t n_source_layers; /* which rows of a source pass alone, before the other rows come */
     uint64_t row_bytes, inputs_bytes, chunk_rows; /* inputs_bytes: of a row; 0: there are none */
     /* Writes the embeddings of a chunk of the pass to `out`, and its inputs, if the model has
      * some, to `inputs`. Runs on the host, at once. */

@@ -38,11 +38,16 @@ static void close_pass(struct spw_pass *pass)
     spw_free(pass->parts);
 }
 
+static int tile_kind(const struct spw_step *s, int kind)
+{
+    return (int)spw_config_tile_kind(s->config, (enum spw_layer_kind)kind);
+}
+
 static void find_slices_of_kinds(struct spw_step *s)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         while (s->slice_of_kind[k] < s->config->n_slices &&
-               s->config->slice_kinds[s->slice_of_kind[k]] != k)
+               s->config->slice_kinds[s->slice_of_kind[k]] != tile_kind(s, k))
             s->slice_of_kind[k]++;
 }
 
@@ -123,11 +128,11 @@ static void place_tiles(struct spw_step *s, struct spw_pass *pass)
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         for (uint32_t i = 0; i < s->n_items; i++)
             pass->span_tiles[i][k] =
-                spw_waterline_span(&s->items[i].seq->residency[k], &pass->spans[i]);
+                spw_waterline_span(&s->items[i].seq->residency[tile_kind(s, k)], &pass->spans[i]);
         for (uint32_t n = 0; n < pass->cut.n_parts; n++) {
             const struct spw_part *part = &pass->cut.parts[n];
             pass->part_tiles[n][k] =
-                spw_waterline_part(&s->items[part->span].seq->residency[k],
+                spw_waterline_part(&s->items[part->span].seq->residency[tile_kind(s, k)],
                                    &pass->spans[part->span], part->from, part->to);
         }
     }
@@ -137,7 +142,7 @@ static void place_tiles(struct spw_step *s, struct spw_pass *pass)
  * disk_end_at_chunk. */
 static void raise_disk_end(struct spw_step *s, uint32_t span, int kind, uint32_t written)
 {
-    const struct spw_residency *r = &s->items[span].seq->residency[kind];
+    const struct spw_residency *r = &s->items[span].seq->residency[tile_kind(s, kind)];
     uint32_t *end = &s->disk_end_at_chunk[span][kind];
     *end = spw_max_u32(*end, spw_waterline_disk_end(r, written));
 }
@@ -183,6 +188,15 @@ static void share_transfers(const struct spw_step *s, struct spw_pass *pass, uin
     }
 }
 
+struct spw_stream_range spw_step_reads(const struct spw_step *s, uint32_t i, uint32_t kind,
+                                       uint64_t to)
+{
+    const uint64_t source = s->spans[i].n_source;
+    if (spw_layer_sees_source((enum spw_layer_kind)kind))
+        return (struct spw_stream_range){0, spw_waterline_tiles(source)};
+    return (struct spw_stream_range){(uint32_t)(source / SPW_TILE_TOKENS), spw_waterline_tiles(to)};
+}
+
 /* What part n reads from lower tiers: fills in pass->parts[n]. */
 static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t first, uint32_t n)
 {
@@ -195,8 +209,12 @@ static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t fi
         /* Tiles before the highest `begin` that the layer had so far have lower copies: it began at
          * `wait` before the pass reached it, and begins at t->begin now. */
         uint32_t written = spw_max_u32(t->begin, pass->span_tiles[part->span][k].wait);
-        uint32_t own = spw_waterline_disk_end(&seq->residency[k], written);
-        reads->ranges[k] = (struct spw_stream_range){t->first, t->begin};
+        uint32_t own = spw_waterline_disk_end(&seq->residency[tile_kind(s, (int)k)], written);
+        const struct spw_stream_range all = spw_step_reads(s, part->span, k, part->to);
+        reads->ranges[k] = (struct spw_stream_range){spw_max_u32(t->first, all.first),
+                                                     spw_min_u32(t->begin, all.end)};
+        if (part->from < s->spans[part->span].n_source)
+            reads->ranges[k].end = reads->ranges[k].first; /* its rows have no queries here */
         own = spw_max_u32(own, s->disk_end[part->span][k]);
         reads->disk_end[k] = shared_disk_end(s, part->span, k, own);
         share_transfers(s, pass, first, n, k);
@@ -228,7 +246,9 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
         raise_disk_ends(s, pass, c);
     }
     const uint32_t main_layers = spw_config_main_layers(s->config);
-    const uint32_t first = s->is_draft ? main_layers : 0;
+    const uint32_t first = s->is_draft                 ? main_layers
+                           : spw_step_has_source(pass) ? 0
+                                                       : s->config->n_source_layers;
     pass->schedule.n_layers = s->is_draft ? s->config->n_layers : main_layers;
     pass->schedule.n_parts = pass->cut.n_parts;
     pass->schedule.rows = pass->cut.rows;
@@ -244,7 +264,8 @@ static void expect_decode(struct spw_step *s)
     s->next->schedule.n_parts = 0;
     for (uint32_t i = 0; i < s->n_items; i++) {
         const struct spw_step_span *span = &s->spans[i];
-        s->next_left[i] = (struct spw_step_span){.from = span->to, .to = span->to + 1};
+        s->next_left[i] = (struct spw_step_span){
+            .from = span->to, .to = span->to + 1, .n_source = span->n_source};
         if (span->to >= s->plan->info.context || !span->n_logits || s->items[i].is_last_step)
             return;
     }

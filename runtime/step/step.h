@@ -80,6 +80,18 @@ static inline bool spw_step_is_prompt(const struct spw_step *s, uint32_t i)
 {
     return s->spans[i].to > s->spans[i].from + 1 + s->items[i].n_drafts;
 }
+/* Whether rows of a source pass in the running pass: else it begins with the decoder. */
+static inline bool spw_step_has_source(const struct spw_pass *pass)
+{
+    bool any = false;
+    for (uint32_t k = 0; k < pass->cut.n_chunks; k++)
+        any |= pass->cut.chunks[k].source;
+    return any;
+}
+/* The tiles that queries of a part of span i read in layers of a kind, of those up to `to`: those
+ * of the source, or those of the other tokens; whatever tier they lie in. */
+struct spw_stream_range spw_step_reads(const struct spw_step *s, uint32_t i, uint32_t kind,
+                                       uint64_t to);
 /* Whether rows of the part may be rejected after the step: the part is a whole span with drafts. A
  * layer with a state then keeps the rows and leaves its state as it is (executor_states.c). */
 static inline bool spw_step_may_roll_back(const struct spw_step *s, const struct spw_part *part)

@@ -234,7 +234,9 @@ static inline void gpu_attend(const struct spw_attention_args *args, bool splits
         lent_array(&a.split_states, spw_div_up(a.n_tiles, SPW_SPLIT_TILES) * state,
                    sizeof *a.split_states, false),
         lent_array(&a.y, gpu_rows(a.rows, y_stride, width), spw_dtype_bytes(a.dtype), true),
-        lent_array(&a.extra_logits, a.n_heads, sizeof *a.extra_logits, false)};
+        lent_array(&a.extra_logits, a.n_heads, sizeof *a.extra_logits, false),
+        lent_array(&a.relative_bias, a.n_heads * (2 * (size_t)a.most_distance + 1),
+                   sizeof *a.relative_bias, false)};
     a.split_states = splits ? a.split_states : NULL;
     for (uint32_t t = 0; t < a.n_tiles; t++)
         bytes += a.tiles[t] ? gpu_tile_bytes(&a, t) : 0;

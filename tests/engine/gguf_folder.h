@@ -376,7 +376,7 @@ static inline void gguf_gemma4_keys(const struct gguf_folder *f, struct spw_gguf
     spw_gguf_add(w, name, SPW_GGUF_U32, true, widths, c->n_layers);
     gguf_u32(f, w, "attention.key_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
     gguf_u32(f, w, "attention.value_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
-    gguf_u32(f, w, "attention.shared_kv_layers", c->n_layers - c->n_kv_layers);
+    gguf_u32(f, w, "attention.shared_kv_layers", spw_config_n_readers(c));
     gguf_u32(f, w, "embedding_length_per_layer_input", c->layer_inputs);
 }
 

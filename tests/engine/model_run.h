@@ -49,7 +49,8 @@ static inline float *model_all_logits(const char *dir, const struct spw_options 
     l.vocab = *vocab = spw_engine_config(e)->vocab;
     l.rows = calloc(n * l.vocab, sizeof(float));
     rc = spw_session_open(&s, e, &err);
-    struct spw_span span = {s, ids, n, n};
+    const size_t n_source = (size_t)spw_source_length(ids, n);
+    struct spw_span span = {s, ids, n, n - n_source};
     if (!rc)
         rc = spw_sync(e, &span, 1, model_keep_logits, &l, &err);
     CHECK_MSG(rc == 0, "%s: %s", dir, err.text);

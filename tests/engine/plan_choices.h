@@ -140,7 +140,7 @@ static void check_chunk(const struct all *a, struct spw_candidate *c)
     uint64_t rows = spw_plan_most_rows(a->in), bytes = rows * a->started.hidden_row_bytes;
     const struct spw_model_config *m = a->in->weights->config;
     bool experts = a->in->weights->n_expert_blocks;
-    bool pays = m->n_kv_layers < m->n_layers || m->layer_inputs; /* each row, with device memory */
+    bool pays = spw_config_n_readers(m) || m->layer_inputs; /* each row, with device memory */
     bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32 || experts;
     for (int i = 0; i < 48; i++) {
         c->experts_move = i / 12 % 2;

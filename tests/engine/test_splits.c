@@ -37,7 +37,8 @@ static void find_folders(void)
     char path[300];
     for (struct dirent *x; dir && (x = readdir(dir)) && n_folders < MOST_FOLDERS;) {
         snprintf(path, sizeof path, "tests/golden/%.200s/config.json", x->d_name);
-        if (*x->d_name != '.' && access(path, R_OK) == 0)
+        const bool encodes = strstr(x->d_name, "t5_"); /* not cut anywhere: test_encoder */
+        if (*x->d_name != '.' && !encodes && access(path, R_OK) == 0)
             folders[n_folders++] = strdup(x->d_name);
     }
     if (dir)

@@ -44,10 +44,10 @@ static void check_layer(const struct spw_model_config *config, uint32_t layer)
         check_rope(config, kind);
     }
     expect(!config->has_mlp[layer] || config->has_experts[layer] || config->intermediate);
-    expect(config->kv_layers[layer] < config->n_kv_layers);
+    expect(spw_config_stores_kv(config, config->kv_layers[layer]));
     expect(config->first_slices[layer] + spw_config_layer_slices(config, layer) <=
            config->n_slices);
-    expect(config->layer_kinds[config->kv_layers[layer]] == kind);
+    expect(config->layer_kinds[config->kv_layers[layer]] == spw_config_tile_kind(config, kind));
     expect(!spw_layer_has_window(kind) || config->window);
     if (spw_config_has_state(config, layer)) {
         expect(config->state_slices[layer] < config->n_slices);
@@ -58,7 +58,7 @@ static void check_layer(const struct spw_model_config *config, uint32_t layer)
 static void check_config(const struct spw_model_config *config)
 {
     expect(config->n_layers && config->hidden && config->vocab);
-    expect(config->n_kv_layers && config->n_kv_layers <= config->n_layers);
+    expect(config->n_source_layers < config->n_layers);
     expect(config->attention_scale > 0 && config->embedding_scale > 0 && config->rms_eps >= 0);
     expect(config->n_eos <= SPW_CONFIG_MAX_EOS && config->bos >= -1);
     for (uint32_t i = 0; i < config->n_layers; i++)

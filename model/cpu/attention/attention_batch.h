@@ -70,6 +70,9 @@ struct batch {
     uint32_t kv_head, n_items;
     size_t out_stride;                         /* head_dim, padded to whole vectors */
     uint32_t lo[BATCH_ITEMS], hi[BATCH_ITEMS]; /* visible positions, from the split's start */
+    uint64_t base;                             /* the position of the split's start, */
+    int64_t query[BATCH_ITEMS];                /* and those of the items; the head of each */
+    uint32_t head[BATCH_ITEMS];
     float max[BATCH_ITEMS], sum[BATCH_ITEMS];
     const char *k[SPW_SPLIT_TILES], *v[SPW_SPLIT_TILES]; /* this head's halves of the tiles */
     struct codes codes[SPW_SPLIT_TILES];                 /* of the quantized ones */

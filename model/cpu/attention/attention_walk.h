@@ -61,6 +61,19 @@ static uint32_t fetch_per_block(const struct batch *b)
     return b->streams ? (uint32_t)(bytes / FETCH_LINE) * (4 - FETCH_OF_FOUR) / 4 / blocks : 0;
 }
 
+/* What relative_bias adds to the scores of 16 positions, `at` from the split's start. */
+static struct vec bias_of(const struct batch *b, uint32_t item, uint32_t at)
+{
+    const int64_t most = b->a->most_distance, key = (int64_t)(b->base + at) - b->query[item];
+    const float *table = b->a->relative_bias + b->head[item] * (2 * (size_t)most + 1) + most;
+    float out[VEC_LANES];
+    if (key >= -most && key + VEC_LANES - 1 <= most)
+        return vec_load(table + key);
+    for (int64_t i = 0; i < VEC_LANES; i++)
+        out[i] = table[key + i < -most ? -most : key + i > most ? most : key + i];
+    return vec_load(out);
+}
+
 /* Turns an item's scores into p = exp(score - max), with exact zeros at masked positions. The sum
  * adds p before p is rounded: sixteen chains over the blocks, then the tree of vec_sum. */
 static void weigh_item(struct batch *b, uint32_t item)
@@ -74,6 +87,10 @@ static void weigh_item(struct batch *b, uint32_t item)
         struct vec s = vec_load(scores + at);
         if (b->a->softcap != 0) {
             s = vec_mul(cap, num_tanh(vec_div(s, cap)));
+            vec_store(scores + at, s);
+        }
+        if (b->a->relative_bias) {
+            s = vec_add(s, bias_of(b, item, at));
             vec_store(scores + at, s);
         }
         if (from || hi - at < SPW_TILE_BLOCK) {
@@ -266,10 +283,16 @@ static bool batch_enter(struct batch *b, uint32_t split, size_t first)
         b->k[i] = exact ? tile + b->kv_head * head_bytes : NULL;
         b->v[i] = exact ? tile + (a->n_kv_heads + b->kv_head) * head_bytes : NULL;
     }
+    b->base = base;
     for (uint32_t i = 0; i < b->n_items; i++) {
-        uint64_t past = a->position + (first + i) / group_heads(a) + 1;
+        const uint32_t group = group_heads(a);
+        const uint64_t at = a->position + (first + i) / group;
+        uint64_t past = a->seen_end ? a->seen_end : at + 1;
         uint64_t lo = spw_max_u64(spw_window_first(a->window, past - 1), base);
         uint64_t hi = spw_min_u64(past, end);
+        lo = spw_max_u64(lo, a->first_key);
+        b->query[i] = (int64_t)at;
+        b->head[i] = b->kv_head * group + (uint32_t)((first + i) % group);
         bool seen = lo < hi;
         b->lo[i] = seen ? (uint32_t)(lo - base) : 0;
         b->hi[i] = seen ? (uint32_t)(hi - base) : 0;

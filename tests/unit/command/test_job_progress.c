@@ -27,13 +27,14 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 /* ---- the forecast ---- */
 
 static uint8_t full_layers[4]; /* SPW_LAYER_FULL */
+static uint32_t own_kv[4] = {0, 1, 2, 3};
 static const struct spw_model_config config = {.n_layers = 4,
                                                .hidden = 4096,
                                                .intermediate = 16384,
                                                .n_heads = 32,
                                                .kv = {[SPW_LAYER_FULL] = {8, 128}},
                                                .vocab = 32000,
-                                               .n_kv_layers = 4,
+                                               .kv_layers = own_kv,
                                                .layer_kinds = full_layers};
 
 static const struct cli_limits limits = {

@@ -43,13 +43,32 @@ struct problem {
     char *tiles[PROBLEM_TILES];
     uint64_t quantized_first, quantized_end; /* tiles that all rows see whole, if at all */
     float extra_logits[PROBLEM_HEADS];
+    float *relative_bias; /* NULL, or that of `a` */
 };
 
 static inline void problem_free(struct problem *p)
 {
     for (int i = 0; i < PROBLEM_TILES; i++)
         free(p->tiles[i]);
-    free(p->q), free(p->k), free(p->v);
+    free(p->q), free(p->k), free(p->v), free(p->relative_bias);
+}
+
+/* Often queries see no key before a position, or the same keys all, and distances have numbers. */
+static inline void problem_draw_source(struct problem *p, bool has_bias)
+{
+    struct spw_attention_args *a = &p->a;
+    const uint64_t last = p->n_tokens - a->rows;
+    if (draw(0, 2) == 0)
+        a->first_key = draw(0, (size_t)last);
+    else if (!a->window.tokens && draw(0, 1))
+        a->seen_end = draw(1, (size_t)last + 1);
+    if (!has_bias || a->softcap != 0 || draw(0, 1))
+        return;
+    a->most_distance = (uint32_t)draw(1, draw(0, 1) ? 20 : 300);
+    const size_t n = a->n_heads * (2 * (size_t)a->most_distance + 1);
+    a->relative_bias = p->relative_bias = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        p->relative_bias[i] = (float)(2 * each_uniform(&rng));
 }
 
 static inline size_t problem_state_floats(const struct problem *p)
@@ -153,6 +172,8 @@ static inline bool problem_seen(const struct problem *p, const struct spw_attent
 {
     uint64_t first = call->position + 1, last = call->position + call->rows;
     uint64_t start = spw_window_first(call->window, first - 1);
+    last = call->seen_end ? call->seen_end : last;
+    start = start > call->first_key ? start : call->first_key;
     return tile * SPW_TILE_TOKENS < last && (tile + 1) * SPW_TILE_TOKENS > start &&
            tile * SPW_TILE_TOKENS < p->n_tokens;
 }

@@ -63,6 +63,7 @@ static struct problem problem_draw(bool mma)
     a->scale = (float)(1 / sqrt(a->head_dim) * (1 + each_uniform(&rng) / 2));
     a->softcap = draw(0, 3) ? 0 : (float)draw(1, 5);
     problem_draw_y_stride(&p);
+    problem_draw_source(&p, !mma);
     a->dtype = mma || draw(0, 2) ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
     a->kv_dtype = mma ? SPW_DTYPE_BF16 : types[draw(0, 3)];
     problem_fill(&p);

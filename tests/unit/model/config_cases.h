@@ -14,8 +14,8 @@
  *       window 16, kv.0.n_heads 2      numbers, texts, names of constants (ACT_SILU), "" an empty
  * text qk_norm, !sandwich             true and false theta ~ 2.5, n > 0             within 1e-12 of
  * it; above it kinds FFSC                     of all layers: full, sliding, chunked; M: with a
- * state; N: none rule words                     one of its rules has these words; "no rule words":
- * none has */
+ * state; N: none; E, X: an encoder, cross rule words                     one of its rules has these
+ * words; "no rule words": none has */
 #ifndef SPW_TESTS_UNIT_MODEL_CONFIG_CASES_H
 #define SPW_TESTS_UNIT_MODEL_CONFIG_CASES_H
 
@@ -115,7 +115,7 @@ static inline void layer_facts(json_t *o, const struct spw_model_config *c)
     char kinds[256];
     CHECK(c->n_layers < sizeof kinds);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        kinds[i] = "FSCMN"[c->layer_kinds[i]];
+        kinds[i] = "FSCMNEX"[c->layer_kinds[i]];
     kinds[c->n_layers] = 0;
     json_object_set_new(o, "kinds", json_string(kinds));
     const uint32_t n = c->n_layers;
@@ -128,7 +128,8 @@ static inline void layer_facts(json_t *o, const struct spw_model_config *c)
     LIST(o, "first_slices", n, FACT(c->first_slices[i]));
     LIST(o, "state_slices", n, json_integer((int32_t)c->state_slices[i]));
     LIST(o, "mlp_width", n, FACT(spw_config_mlp_width(c, i)));
-    LIST(o, "last_reader", c->n_kv_layers, FACT(spw_config_last_reader(c, i)));
+    LIST(o, "last_reader", n,
+         spw_config_stores_kv(c, i) ? FACT(spw_config_last_reader(c, i)) : FACT(0));
     LIST(o, "qkv_width", n, spw_config_attends(c, i) ? FACT(spw_config_qkv_width(c, i)) : FACT(0));
     LIST(o, "gate_width", n,
          spw_config_attends(c, i) ? FACT(spw_config_gate_width(c, i)) : FACT(0));
@@ -153,7 +154,9 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     FIELD(o, c, qkv_limit), FIELD(o, c, grows_unrotated), FIELD(o, c, rope_rounding);
     FIELD(o, c, attention_in_scale), FIELD(o, c, mlp_in_scale), FIELD(o, c, logit_divisor);
     FIELD(o, c, embedding_scale), FIELD(o, c, normed_rows), FIELD(o, c, dtype);
-    FIELD(o, c, n_kv_layers), FIELD(o, c, n_slices), FIELD(o, c, wide_readers);
+    FIELD(o, c, n_slices), FIELD(o, c, wide_readers);
+    FIELD(o, c, n_source_layers), FIELD(o, c, start), FIELD(o, c, n_buckets);
+    FIELD(o, c, most_distance), FIELD(o, c, own_buckets);
     FIELD(o, c, layer_inputs), FIELD(o, c, input_vocab), FIELD(o, c, n_more_layers);
     FIELD(o, c, kinds_listed), FIELD(o, c, window), FIELD(o, c, cache_implementation);
     FIELD(o, c, cache_by_generation), FIELD(o, c, n_eos), FIELD(o, c, bos);
@@ -167,6 +170,7 @@ static inline json_t *config_facts(const struct spw_model_config *c)
         json_object_set_new(o, n, FACT((uint64_t)t->lists[k].n));
         LIST(o, name, t->lists[k].n, FACT(t->lists[k].ids[i]));
     }
+    json_object_set_new(o, "n_kv_layers", json_integer(c->n_layers - spw_config_n_readers(c)));
     const struct spw_query_growth *g = &c->query_growth;
     json_object_set_new(
         o, "query_growth",

@@ -27,6 +27,8 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
             CHECK(s->from == at[s->span] && s->to > s->from && s->row == row + rows);
             at[s->span] = s->to;
             rows += s->to - s->from;
+            CHECK((s->from < before[s->span].n_source) == chunk->source);
+            CHECK(!chunk->source || s->to <= before[s->span].n_source);
             last_span = s->span;
         }
         CHECK(rows == chunk->rows);
@@ -34,7 +36,8 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
     }
     CHECK(part == c->n_parts && row == c->rows && row <= c->pass_rows);
     for (uint32_t i = 0; i < n_spans; i++)
-        CHECK(at[i] == after[i].from && after[i].to == before[i].to);
+        CHECK(at[i] == after[i].from && after[i].to == before[i].to &&
+              (after[i].from == before[i].from || after[i].from >= before[i].n_source));
 }
 
 /* Spans that a chunk holds whole have one part, unless the pass ends inside them. */
@@ -46,7 +49,8 @@ static void check_whole(const struct spw_cut *c, const struct spw_step_span *bef
         uint64_t length = before[i].to - before[i].from;
         for (uint32_t k = 0; k < c->n_parts; k++)
             n += c->parts[k].span == i;
-        const bool has_border = c->borders && spw_cut_border(before[i].to) > before[i].from;
+        const bool has_border = before[i].from < before[i].n_source ||
+                                (c->borders && spw_cut_border(before[i].to) > before[i].from);
         if (length && length <= c->chunk_rows && after[i].from == after[i].to && !has_border)
             CHECK(n == 1);
         if (!length)
@@ -63,7 +67,8 @@ static void check_borders(const struct spw_cut *c, const struct spw_step_span *b
         const uint32_t next = c->chunks[k + 1].first_part;
         const struct spw_part *last = &c->parts[next - 1];
         const uint64_t tile = last->to - last->to % SPW_TILE_TOKENS;
-        if (last->span != c->parts[next].span || c->chunks[k].rows == c->chunk_rows)
+        if (c->chunks[k].source || last->span != c->parts[next].span ||
+            c->chunks[k].rows == c->chunk_rows)
             continue;
         CHECK(c->borders && tile == last->to);
         CHECK(last->to == spw_cut_border(before[last->span].to) ||
@@ -71,7 +76,8 @@ static void check_borders(const struct spw_cut *c, const struct spw_step_span *b
     }
     for (uint32_t i = 0; i < n_spans && c->borders; i++) {
         const uint64_t border = spw_cut_border(before[i].to);
-        bool ends = border <= before[i].from || border > after[i].from;
+        bool ends = before[i].from < before[i].n_source || border <= before[i].from ||
+                    border > after[i].from;
         CHECK(before[i].to > border || !border);
         for (uint32_t k = 0; k < c->n_parts; k++)
             ends |= c->parts[k].span == i && c->parts[k].to == border;
@@ -102,6 +108,7 @@ static void run(uint64_t *seed)
     uint64_t pass = check_range(seed, 1, check_random(seed) % 2 ? chunk : 3000), total = 0, cut = 0;
     struct spw_step_span spans[MOST_SPANS], before[MOST_SPANS];
     const bool borders = check_random(seed) % 2;
+    bool has_source = false;
     struct spw_cut c;
     for (uint32_t i = 0; i < n_spans; i++) {
         uint64_t from = check_range(seed, 0, 1000);
@@ -109,6 +116,9 @@ static void run(uint64_t *seed)
         spans[i] = (struct spw_step_span){.from = from, .to = from + check_range(seed, 0, most)};
         spans[i].n_logits = check_range(seed, 0, check_random(seed) % 2 ? 3 : 2 * most);
         total += spans[i].to - from;
+        if (check_random(seed) % 4 == 0) /* a source, whole, which a pass has room for */
+            spans[i].n_source = from + spw_min_u64(check_range(seed, 0, pass), spans[i].to - from);
+        has_source |= spans[i].from < spans[i].n_source;
     }
     CHECK(spw_cut_init(&c, chunk, pass, n_spans, borders) == 0);
     do {
@@ -121,7 +131,8 @@ static void run(uint64_t *seed)
         check_borders(&c, before, spans, n_spans);
         cut += c.rows;
         passes++;
-        CHECK(c.rows == pass || cut == total); /* only the last pass has room left */
+        /* only the last pass has room left, or one that the next source does not fit */
+        CHECK(has_source || c.rows == pass || cut == total);
     } while (passes < 10000);
     CHECK(cut == total);
     spw_cut_free(&c);

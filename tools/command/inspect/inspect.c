@@ -35,7 +35,9 @@ static void count(struct facts *f)
             n *= t->shape[d];
         f->n_parameters += n;
     }
-    for (uint32_t i = 0; i < c->n_kv_layers; i++) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (!spw_config_stores_kv(c, i) || i < c->n_source_layers)
+            continue;
         f->state_bytes +=
             spw_config_has_state(c, i) ? spw_mixer_state_floats(&c->mixer) * sizeof(float) : 0;
         uint64_t token = 2 * spw_row_bytes(f->cache.kv, spw_config_kv_width(c, i));

@@ -1,0 +1,326 @@
+/* Models with an encoder: whatever the budgets, the chunks, the threads and the partners are, every
+ * row of logits has the bits of a run alone with everything in memory; sequences go on, are cut
+ * back, fork, and are saved; the source changes; and a twin (twin.h) counts the same bytes.
+ *
+ *   test_encoder [draws]    SPW_SEED repeats a run */
+#include "runtime/batch/batch_parts.h"
+#include "runtime/saved.h"
+#include "tests/batch_run.h"
+#include "tests/engine/engine_run.h"
+#include "tests/engine/twin.h"
+
+enum {
+    N_SEQUENCES = 3,
+    CONTEXT = TEST_GPU ? 300 : 700,
+    MOST_SOURCE = CONTEXT / 2 - 1, /* of the first sequence, and what the second one has more */
+    DRAWS = TEST_GPU ? 6 : 60,
+    LIVES = 6, /* under one draw of sequences */
+    STEPS = TEST_GPU ? 4 : 9,
+    N_NEW = 12,
+    N_ANSWER = CONTEXT / 4,
+    BEAMS = 3,
+};
+
+static const char *const folders[] = {"t5_relu", "t5_gated", "umt5_buckets"};
+
+/* Sequences, and the logits after each of their tokens. */
+struct truth {
+    char dir[128];
+    uint32_t vocab;
+    int32_t ids[N_SEQUENCES][CONTEXT];
+    size_t n_source[N_SEQUENCES], n[N_SEQUENCES];
+    float *rows[N_SEQUENCES]; /* [n][vocab] */
+};
+
+static struct spw_options plain(enum spw_kv_precision precision)
+{
+    return (struct spw_options){.backend = TEST_BACKEND,
+                                .compute = SPW_DTYPE_F32,
+                                .context = CONTEXT,
+                                .precision = precision,
+                                .residual_window = precision == SPW_KV_EXACT ? 0 : 128,
+                                .threads = 2};
+}
+
+/* The second sequence begins as the first one does, and has a longer source; the third one has the
+ * same source as the first one. */
+static void truth_make(struct truth *t, const char *folder, enum spw_kv_precision precision,
+                       uint64_t *seed)
+{
+    const struct spw_options o = plain(precision);
+    snprintf(t->dir, sizeof t->dir, "tests/golden/%s", folder);
+    for (int k = 0; k < N_SEQUENCES; k++) {
+        t->n_source[k] =
+            k == 2 ? t->n_source[0] : check_range(seed, 1, MOST_SOURCE) + (k ? t->n_source[0] : 0);
+        t->n[k] = t->n_source[k] + check_range(seed, 2, CONTEXT - t->n_source[k]);
+        run_ids(t->ids[k], t->n[k], 90, k == 1 ? check_random(seed) : 7);
+        if (k)
+            memcpy(t->ids[k], t->ids[0], t->n_source[0] * sizeof(int32_t));
+        for (size_t i = 0; i < t->n_source[k]; i++)
+            if (t->ids[k][i] >= 0)
+                t->ids[k][i] = spw_source_token(t->ids[k][i]);
+        if (k == 2)
+            t->ids[k][t->n_source[k]] = 5;
+        t->rows[k] = model_all_logits(t->dir, &o, t->ids[k], t->n[k], &t->vocab);
+        CHECK(t->rows[k]);
+    }
+}
+
+static void truth_free(struct truth *t)
+{
+    for (int k = 0; k < N_SEQUENCES; k++)
+        free(t->rows[k]);
+}
+
+/* ---- a life under drawn options ---- */
+
+/* What lives have done: read tiles of lower tiers, and ended beside a twin. */
+static int n_streamed, n_from_disk, n_twins, n_changed;
+
+struct life {
+    const struct truth *t;
+    struct spw_engine *e;
+    struct twin twin;
+    struct spw_session *sessions[N_SEQUENCES];
+    int of[N_SEQUENCES]; /* the sequence that each session has */
+    size_t at[N_SEQUENCES];
+    struct spw_span spans[N_SEQUENCES];
+    int places[N_SEQUENCES];
+    char what[200];
+};
+
+static void compare_row(void *context, size_t span, size_t position, const float *logits)
+{
+    const struct life *f = context;
+    const int k = f->of[f->places[span]];
+    CHECK_MSG(!memcmp(logits, f->t->rows[k] + position * f->t->vocab, f->t->vocab * sizeof *logits),
+              "%s: sequence %d: position %zu (source %zu)", f->what, k, position,
+              f->t->n_source[k]);
+}
+
+/* Some sessions go to drawn lengths of drawn sequences. */
+static void step(struct life *f, uint64_t *seed)
+{
+    struct spw_error err = {0};
+    size_t n = 0, expected[N_SEQUENCES];
+    for (int i = 0; i < N_SEQUENCES; i++) {
+        if (!f->sessions[i] || check_random(seed) % 3 == 0)
+            continue;
+        const int k = check_random(seed) % 3 ? f->of[i] : (int)(check_random(seed) % N_SEQUENCES);
+        const size_t source = f->t->n_source[k];
+        const size_t to = check_range(seed, source + 1, f->t->n[k]);
+        const size_t rows = check_range(seed, 1, check_random(seed) % 2 ? 1 : to - source);
+        size_t same = 0;
+        while (same < f->at[i] && same < to && f->t->ids[k][same] == f->t->ids[f->of[i]][same])
+            same++;
+        const bool held = same >= source && (f->t->n_source[f->of[i]] == source);
+        expected[n] = !held                                         ? 0
+                      : same == to && same == f->at[i] && rows == 1 ? to
+                                                                    : spw_min_u64(same, to - rows);
+        n_changed += f->at[i] && !held;
+        f->of[i] = k;
+        f->at[i] = to;
+        f->places[n] = i;
+        f->spans[n++] = (struct spw_span){f->sessions[i], f->t->ids[k], to, rows};
+    }
+    if (!n)
+        return;
+    const int rc = spw_sync(f->e, f->spans, n, compare_row, f, &err);
+    CHECK_MSG(!rc, "%s: %s", f->what, err.text);
+    for (size_t i = 0; i < n && !rc && f->e->plan.format == SPW_QFORMAT_EXACT; i++)
+        CHECK_MSG(spw_session_reused(f->spans[i].session) == expected[i], "%s: reused %zu, not %zu",
+                  f->what, spw_session_reused(f->spans[i].session), expected[i]);
+    twin_follow(&f->twin, f->e, f->spans, n, rc);
+}
+
+static void open_session(struct life *f, int i)
+{
+    f->sessions[i] = run_session(f->e);
+    f->at[i] = 0;
+    if (f->twin.e)
+        twin_open_session(&f->twin, f->sessions[i]->slot, f->sessions[i]->most_tokens);
+}
+
+/* Session i is closed, and another one is made of a fork, of a file, or of nothing. */
+static void replace(struct life *f, int i, uint64_t *seed)
+{
+    const int from = (int)(check_random(seed) % N_SEQUENCES);
+    struct spw_error err = {0};
+    char path[64];
+    if (!f->sessions[i] || from == i || !f->sessions[from])
+        return;
+    if (f->twin.e)
+        twin_close_session(&f->twin, f->sessions[i]->slot);
+    spw_session_close(f->sessions[i]);
+    f->sessions[i] = NULL;
+    if (check_random(seed) % 3 == 0) {
+        open_session(f, i);
+        return;
+    }
+    f->of[i] = f->of[from];
+    f->at[i] = f->at[from];
+    if (check_random(seed) % 2 || !f->at[from]) {
+        CHECK_MSG(!spw_session_fork(&f->sessions[i], f->sessions[from], &err), "%s", err.text);
+        if (f->twin.e)
+            twin_fork(&f->twin, f->sessions[i]->slot, f->sessions[from]->slot);
+        return;
+    }
+    struct spw_saved *saved = NULL;
+    snprintf(path, sizeof path, "/tmp/spw_encoder_%d", (int)getpid());
+    CHECK_MSG(!spw_session_save(f->sessions[from], path, "x", 1, NULL, &err), "%s", err.text);
+    CHECK_MSG(!spw_saved_open(&saved, path, &err), "%s", err.text);
+    CHECK_MSG(!spw_session_resume(&f->sessions[i], f->e, saved, &err), "%s", err.text);
+    spw_saved_close(saved);
+    unlink(path);
+    twin_close(&f->twin); /* it has no files */
+}
+
+static void run_life(const struct truth *t, enum spw_kv_precision precision, uint64_t *seed)
+{
+    struct life f = {.t = t};
+    struct spw_options o = plain(precision);
+    char disk[64] = "";
+    const uint32_t places = (uint32_t)check_range(seed, 1, N_SEQUENCES);
+    o.threads = (uint32_t)check_range(seed, 1, 3);
+    o.saves = true;
+    o.sessions = places;
+    o.prefill_chunk = check_random(seed) % 4 ? 8u << check_range(seed, 0, 6) : 0;
+    const int tight = (int)(check_random(seed) % 4);
+    if (tight) {
+        run_tight(t->dir, &o, check_random(seed) % 2 ? 0 : check_range(seed, 0, 1 << 20));
+        snprintf(disk, sizeof disk, "/tmp");
+        o.disk_dir = tight > 1 ? disk : NULL;
+        if (o.disk_dir)
+            run_to_disk(t->dir, &o);
+    }
+    snprintf(f.what, sizeof f.what, "%s: chunk %u, %u sessions, %u threads, tight %d", t->dir,
+             o.prefill_chunk, places, o.threads, tight);
+    f.e = run_open(t->dir, &o);
+    if (!f.e)
+        return;
+    twin_open(&f.twin, f.e);
+    for (uint32_t i = 0; i < places; i++)
+        open_session(&f, (int)i);
+    for (int i = 0; i < STEPS; i++) {
+        step(&f, seed);
+        if (check_random(seed) % 3 == 0)
+            replace(&f, (int)(check_random(seed) % N_SEQUENCES), seed);
+    }
+    struct spw_stats s;
+    spw_engine_stats(f.e, &s);
+    n_streamed += f.e->plan.n_kv_slots && s.moved_bytes[SPW_MOVED_HOST_TO_DEVICE] > 0;
+    n_from_disk += s.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0;
+    run_check_peaks(f.e, &o, f.what);
+    n_twins += twin_end(&f.twin, f.e, f.what);
+    for (int i = 0; i < N_SEQUENCES; i++)
+        spw_session_close(f.sessions[i]);
+    spw_engine_close(f.e);
+}
+
+/* ---- a batch ---- */
+
+/* Answers to two sources, one of them by a search, together or alone, and in any memory. */
+static void run_batch(const struct truth *t, const struct spw_options *o, bool together,
+                      struct spw_result results[BEAMS + 1])
+{
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    struct spw_engine *e = run_open(t->dir, o);
+    int32_t prompt[CONTEXT];
+    uint64_t id;
+    int rc = 1;
+    CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (int k = 0; k < 2; k++) {
+        const size_t n = t->n_source[k];
+        for (size_t i = 0; i < n; i++)
+            prompt[i] = spw_plain_token(t->ids[k][i]);
+        const struct spw_request q = {.prompt = prompt,
+                                      .n_prompt = n,
+                                      .max_new_tokens = N_NEW,
+                                      .ignore_eos = true,
+                                      .sampling.repetition_penalty = 1.2F,
+                                      .beams = {.n_beams = k ? BEAMS : 0, .length_penalty = 1}};
+        CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
+        for (rc = 1; rc > 0 && (k || !together);)
+            rc = spw_batch_step(b, &err);
+        CHECK_MSG(rc >= 0, "%s", err.text);
+    }
+    for (uint64_t i = 0; i <= BEAMS; i++)
+        CHECK(!spw_batch_take(b, i + 1, &results[i]) && results[i].n_tokens == N_NEW);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+static void check_batch(const struct truth *t)
+{
+    struct spw_result alone[BEAMS + 1], both[BEAMS + 1];
+    struct spw_options o = plain(SPW_KV_EXACT);
+    o.sessions = BEAMS + 1;
+    run_batch(t, &o, false, alone);
+    run_tight(t->dir, &o, 0);
+    run_batch(t, &o, true, both);
+    for (int i = 0; i <= BEAMS; i++) {
+        CHECK_MSG(!memcmp(alone[i].tokens, both[i].tokens, N_NEW * sizeof(int32_t)) &&
+                      !memcmp(&alone[i].score, &both[i].score, sizeof alone[i].score),
+                  "%s: answer %d", t->dir, i);
+        spw_result_free(&alone[i]);
+        spw_result_free(&both[i]);
+    }
+}
+
+/* One answer: the bytes that the run moves are those that the dry run predicts. */
+static void check_prediction(const struct truth *t)
+{
+    struct spw_options o = plain(SPW_KV_EXACT);
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    struct spw_stats s;
+    uint64_t id, moved[SPW_MOVED_COUNT];
+    int32_t prompt[CONTEXT];
+    int rc = 1;
+    run_tight(t->dir, &o, 0);
+    struct spw_engine *e = run_open(t->dir, &o);
+    CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    run_ids(prompt, CONTEXT, 90, 3);
+    const struct spw_request q = {
+        .prompt = prompt, .n_prompt = MOST_SOURCE, .max_new_tokens = N_ANSWER, .ignore_eos = true};
+    CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
+    while (rc > 0)
+        rc = spw_batch_step(b, &err);
+    CHECK_MSG(!rc, "%s", err.text);
+    const struct spw_plan_request like = {.n_prompt = q.n_prompt,
+                                          .max_new_tokens = q.max_new_tokens};
+    CHECK_MSG(!spw_engine_predict(moved, e, &like, 1, &err), "%s", err.text);
+    spw_engine_stats(e, &s);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(moved[i] == s.moved_bytes[i], "%s: link %d: counted %llu, predicted %llu", t->dir,
+                  i, (unsigned long long)s.moved_bytes[i], (unsigned long long)moved[i]);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+int main(int argc, char **argv)
+{
+    static const enum spw_kv_precision precisions[] = {SPW_KV_EXACT, SPW_KV_EXACT, SPW_KV_INT8,
+                                                       SPW_KV_INT4};
+    const int draws = argc > 1 ? atoi(argv[1]) : DRAWS;
+    uint64_t seed = check_seed();
+    struct truth t;
+    if (!run_is_there())
+        return CHECK_SKIP;
+    for (int i = 0; i < draws; i += LIVES) {
+        const enum spw_kv_precision precision = precisions[check_random(&seed) % 4];
+        truth_make(&t, folders[check_random(&seed) % 3], precision, &seed);
+        for (int k = 0; k < LIVES; k++)
+            run_life(&t, precision, &seed);
+        if (i < 12) {
+            check_batch(&t);
+            check_prediction(&t);
+        }
+        truth_free(&t);
+    }
+    fprintf(stderr, "%d lives streamed, %d read the disk, %d ended beside a twin, %d new sources\n",
+            n_streamed, n_from_disk, n_twins, n_changed);
+    CHECK(draws < 60 || (n_streamed && n_from_disk && n_twins && n_changed));
+    return check_done();
+}

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Makes the golden models with an encoder, as make_goldens.py makes the others, whose functions this file uses.
+
+    python3 tests/golden/make_encoder_goldens.py [CASE ...]       needs torch, transformers, safetensors
+
+golden.json: "ids" are the source, token t as the number ~t, and then the tokens of the decoder; the logits of
+"positions" are those that transformers' decoder gives for the latter: float32, eager attention, the whole sequence.
+"""
+
+import sys
+import shutil
+import warnings
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from make_goldens import DTYPES, HERE, margins, save_weights, seed_of, write_golden, write_json, write_logits
+
+T5 = dict(model_type="t5", architectures=["T5ForConditionalGeneration"], d_model=32, d_kv=12, d_ff=40, num_heads=3,
+          num_layers=2, num_decoder_layers=2, vocab_size=96, feed_forward_proj="relu", layer_norm_epsilon=1e-6,
+          relative_attention_num_buckets=32, relative_attention_max_distance=128, decoder_start_token_id=0,
+          pad_token_id=0, eos_token_id=1, is_encoder_decoder=True, n_positions=512, torch_dtype="float32")
+GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+CASES = {  # config, tokens of the source, tokens of the decoder, stored type
+    "t5_relu": (T5, 150, 60, "f32"),
+    "t5_gated": (T5 | GATED | dict(num_decoder_layers=3, relative_attention_num_buckets=16,
+                                   relative_attention_max_distance=40), 530, 150, "bf16"),
+    "t5_short": (T5 | dict(num_layers=1, num_decoder_layers=1), 5, 300, "f16"),
+    "mt5_gated": (T5 | GATED | dict(model_type="mt5", architectures=["MT5ForConditionalGeneration"]), 40, 30, "bf16"),
+    "umt5_buckets": (T5 | dict(model_type="umt5", architectures=["UMT5ForConditionalGeneration"],
+                               feed_forward_proj="gated-gelu"), 128, 20, "bf16"),
+}
+
+
+def random_weights(model, generator):
+    """Scores are not scaled in these families, so queries are small; numbers of distances matter."""
+    weights = {}
+    for name, value in model.state_dict().items():
+        if name.endswith("embed_tokens.weight") or (name == "lm_head.weight" and model.config.tie_word_embeddings):
+            continue  # those of "shared"
+        x = torch.randn(value.shape, generator=generator)
+        if "layer_norm" in name:
+            x = 1 + 0.2 * x
+        elif "relative_attention_bias" in name:
+            x = 1.5 * x
+        elif name.endswith((".q.weight", ".k.weight")):
+            x = x * 0.15
+        elif name != "shared.weight":
+            x = x / value.shape[-1] ** 0.5
+        weights[name] = x
+    return weights
+
+
+def load(folder, dtype):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def forward(model, source, target):
+    return model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]), use_cache=False).logits[0]
+
+
+def make_case(name):
+    config_json, n_source, n_target, stored = CASES[name]
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    write_json(folder / "config.json", config_json)
+    config = AutoConfig.from_pretrained(folder)
+    generator = torch.Generator().manual_seed(seed_of(name))
+    weights = random_weights(AutoModelForSeq2SeqLM.from_config(config), generator)
+    save_weights(folder, {key: value.to(DTYPES[stored]) for key, value in weights.items()}, 1)
+    source = torch.randint(2, config.vocab_size, (n_source,), generator=generator).tolist()
+    target = [config.decoder_start_token_id] + torch.randint(2, config.vocab_size, (n_target - 1,), generator=generator).tolist()
+    logits = forward(load(folder, torch.float32), source, target)
+    exact = forward(load(folder, torch.float64), source, target)
+    wanted = {0, 1, 2, n_target // 2, n_target - 2, n_target - 1, 127 - n_source, 128 - n_source, 129 - n_source,
+              255 - n_source, 256 - n_source, 511 - n_source, 512 - n_source, 127, 128, 129, 200}
+    positions = sorted(p for p in wanted if 0 <= p < n_target)
+    golden = dict(case=name, stored=stored, ids=[~t for t in source] + target, positions=[n_source + p for p in positions],
+                  logits_file="golden_logits.f32", argmax=logits.argmax(-1).tolist(), margin=margins(logits),
+                  max_abs_logit=float(logits.abs().max()),
+                  max_abs_difference_to_float64=float((logits.double() - exact).abs().max()))
+    write_logits(folder / "golden_logits.f32", logits, positions)
+    write_golden(folder / "golden.json", golden)
+    print(f"{name}: logits up to {golden['max_abs_logit']:.2f}, float32 against float64 "
+          f"{golden['max_abs_difference_to_float64']:.2g}, {len(set(golden['argmax']))} different argmaxes of {n_target}")
+
+
+def main():
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    for name in sys.argv[1:] or CASES:
+        make_case(name)
+
+
+if __name__ == "__main__":
+    main()
