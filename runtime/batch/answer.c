@@ -215,7 +215,7 @@ static int open_sampling(struct spw_answer *a, const struct spw_request *r)
         *list = (struct spw_token_list){a->lists[k], from.n};
     }
     p->ends = (struct spw_token_list){c->eos, r->ignore_eos ? 0 : c->n_eos};
-    p->most_tokens = r->n_prompt + r->max_new_tokens;
+    p->most_tokens = r->n_prompt - spw_source_length(r->prompt, r->n_prompt) + r->max_new_tokens;
     return all ? 0 : -ENOMEM;
 }
 

@@ -23,6 +23,7 @@
  */
 #include "runtime/batch/logits_row.h"
 #include "base/philox.h"
+#include "model/config/config.h"
 #include "runtime/batch/beam_row.h"
 #include "runtime/rules/logit_rules.h"
 #include "runtime/sampler.h"
@@ -328,14 +329,16 @@ static int32_t draw_from_row(const struct spw_sampler *s, double total, double a
 
 /* ---- all of it ---- */
 
+/* No rule counts the tokens of a source. */
 static struct spw_logit_row row_of(const struct spw_sampler *s, const int32_t *tokens,
                                    size_t n_prompt, size_t n_tokens)
 {
+    const size_t n_source = spw_source_length(tokens, n_prompt);
     return (struct spw_logit_row){.logits = s->logits,
                                   .vocab = s->vocab,
-                                  .tokens = tokens,
-                                  .n_prompt = n_prompt,
-                                  .n_tokens = n_tokens,
+                                  .tokens = tokens + n_source,
+                                  .n_prompt = n_prompt - n_source,
+                                  .n_tokens = n_tokens - n_source,
                                   .seen = s->seen,
                                   .counts = s->counts};
 }

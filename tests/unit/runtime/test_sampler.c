@@ -3,6 +3,7 @@
  * other). */
 #include "base/base.h"
 #include "base/philox.h"
+#include "model/config/config.h"
 #include "runtime/sampler.h"
 #include "tests/check.h"
 
@@ -260,6 +261,20 @@ static int greedy_choice(const struct spw_sampling *o, const float *logits, int 
     return best;
 }
 
+/* The source of a model with an encoder, in front of the tokens, changes no choice. */
+static void check_behind_source(struct spw_sampler *s, const struct spw_sampling *greedy,
+                                const float *logits, const int32_t *tokens, size_t n_prompt,
+                                size_t n_tokens, uint64_t *seed)
+{
+    int32_t all[40 + 8];
+    const size_t n_source = check_range(seed, 1, 8);
+    for (size_t i = 0; i < n_source; i++)
+        all[i] = spw_source_token((int32_t)check_range(seed, 0, 5));
+    memcpy(all + n_source, tokens, n_tokens * sizeof *tokens);
+    CHECK(spw_sampler_pick(s, greedy, logits, all, n_source + n_prompt, n_source + n_tokens) ==
+          spw_sampler_pick(s, greedy, logits, tokens, n_prompt, n_tokens));
+}
+
 /* Every choice of the sampler is the inverse of the reference's distribution at the generator's
  * number. Draws within rounding of a border are skipped. */
 static void test_against_reference(uint64_t seed)
@@ -297,6 +312,7 @@ static void test_against_reference(uint64_t seed)
         greedy.temperature = 0;
         CHECK(spw_sampler_pick(s, &greedy, logits, tokens, n_prompt, n_tokens) ==
               greedy_choice(&o, logits, n, tokens, n_prompt, n_tokens));
+        check_behind_source(s, &greedy, logits, tokens, n_prompt, n_tokens, &seed);
         if (reference(&o, logits, n, tokens, n_prompt, n_tokens, p) < 1e-9)
             continue;
         double u = spw_philox_uniform(o.seed, o.stream, n_tokens), sum = 0;
