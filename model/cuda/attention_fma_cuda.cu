@@ -45,9 +45,12 @@ __device__ __forceinline__ void keep_scores(struct item_rows<ITEMS> &r, float ac
 {
     const int most = (int)job.a.most_distance;
     attention_scale<ITEMS / 2>(acc, job);
-    for (int i = 0; i < ITEMS / 2 && job.a.relative_bias; i++) {
-        const int distance = max(-most, min(most, at - r.query[side + i]));
-        acc[i] = fmaf(r.bias[side + i][distance], 1.44269504f, acc[i]); /* log2(e) */
+    if (job.a.relative_bias) {
+        SPW_UNROLL
+        for (int i = 0; i < ITEMS / 2; i++) {
+            const int distance = max(-most, min(most, at - r.query[side + i]));
+            acc[i] = fmaf(r.bias[side + i][distance], 1.44269504f, acc[i]); /* log2(e) */
+        }
     }
     SPW_UNROLL
     for (int i = 0; i < ITEMS / 2; i++) {
@@ -311,9 +314,10 @@ __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, floa
         const uint32_t item = first + min(i, n - 1);
         r.span[i] = attention_visible(job, item / group);
         r.query[i] = (int)(int64_t)(a.position + item / group - a.tile_first * SPW_TILE_TOKENS);
-        r.bias[i] = a.relative_bias +
-                    (size_t)(blockIdx.y * group + item % group) * (2 * a.most_distance + 1) +
-                    a.most_distance;
+        if (a.relative_bias)
+            r.bias[i] = a.relative_bias +
+                        (size_t)(blockIdx.y * group + item % group) * (2 * a.most_distance + 1) +
+                        a.most_distance;
         r.all_top[i] = fresh ? -INFINITY : state[d];
         r.all_sum[i] = fresh ? 0.0f : state[d + 1];
         r.top[i] = -INFINITY;
