@@ -14,6 +14,7 @@ const struct spw_key_name spw_config_t5_names[] = {
     {"num_hidden_layers", "num_layers"},
     {"num_decoder_layers", "num_decoder_layers"},
     {"vocab_size", "vocab_size"},
+    {"max_position_embeddings", "n_positions"},
     {"layer_norm_epsilon", "layer_norm_epsilon"},
     {"feed_forward_proj", "feed_forward_proj"},
     {"relative_attention_num_buckets", "relative_attention_num_buckets"},
@@ -76,7 +77,6 @@ int spw_config_read_encoder(struct spw_model_config *out, const struct spw_confi
     const struct spw_keys *keys = &source->text;
     const uint32_t most_distance = 1u << 20;
     bool scaled = out->tied_embeddings;
-    uint32_t start = 0;
     if (!source->family->encodes)
         return 0;
     out->own_buckets = source->family->own_buckets;
@@ -89,11 +89,9 @@ int spw_config_read_encoder(struct spw_model_config *out, const struct spw_confi
     if (out->n_buckets % 4)
         return spw_keys_refuse(keys, "relative_attention_num_buckets", "a multiple of 4");
     SPW_TRY(SPW_OR_NULL(spw_keys_bool, keys, "scale_decoder_outputs", &scaled));
-    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "decoder_start_token_id", 0, out->vocab - 1, &start));
     out->attention_scale = 1;
     out->logit_divisor =
         scaled && source->family->scales_tied ? (float)sqrt((double)out->hidden) : 1;
     out->tied_embeddings = true; /* a matrix of its own counts, if the file has one */
-    out->start = (int32_t)start;
     return 0;
 }

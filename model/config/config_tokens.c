@@ -107,7 +107,7 @@ int spw_config_read_tokens(struct spw_model_config *out, const struct spw_config
                            const struct spw_keys *generation)
 {
     const struct spw_keys *places[] = {&source->top, &source->text, generation};
-    uint32_t n_bos = 0;
+    uint32_t n_bos = 0, start = 0;
     out->bos = source->family->bos;
     out->eos[0] = source->family->eos;
     out->n_eos = source->family->eos >= 0;
@@ -120,6 +120,10 @@ int spw_config_read_tokens(struct spw_model_config *out, const struct spw_config
         SPW_TRY(read_token(places[i], "bos_token_id", &out->bos, &n_bos, 1));
         if (spw_keys_has(places[i], "eos_token_id"))
             SPW_TRY(check_eos(out, places[i]));
+        if (source->family->encodes)
+            SPW_TRY(SPW_OR_NULL(spw_keys_u32, places[i], "decoder_start_token_id", 0,
+                                out->vocab - 1, &start));
     }
+    out->start = (int32_t)start;
     return read_rules(out, source, generation);
 }

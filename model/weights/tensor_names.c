@@ -132,6 +132,8 @@ const char *spw_tensor_prefix(const struct spw_tensors *tensors)
                                          "embeddings.weight",
                                          "embedding.weight",
                                          "shared.weight",
+                                         "encoder.embed_tokens.weight",
+                                         "decoder.embed_tokens.weight",
                                          "layers.0.self_attn.q_proj.weight",
                                          "layers.0.linear_attn.out_proj.weight",
                                          "layers.0.conv.out_proj.weight",
@@ -205,15 +207,28 @@ static const struct {
     {true, true, "layer.2.layer_norm", "post_attention_layernorm"},
 };
 
-bool spw_tensor_stack_name(const char *prefix, const char *name, uint32_t n_source_layers,
-                           char out[SPW_MOST_TENSOR_NAME])
+/* A file has one to three copies of the embedding: the name of the copy that is used. */
+static const char *stack_embedding(const struct spw_tensors *tensors, const char *prefix)
 {
-    static const char *const whole[][2] = {
-        {"shared.weight", "model.embed_tokens.weight"},
+    static const char *const names[] = {"shared.weight", "encoder.embed_tokens.weight"};
+    char name[SPW_MOST_TENSOR_NAME];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(name, sizeof name, "%s%s", prefix, names[i]);
+        if (spw_tensors_find(tensors, name))
+            return names[i];
+    }
+    return "decoder.embed_tokens.weight";
+}
+
+bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix, const char *name,
+                           uint32_t n_source_layers, char out[SPW_MOST_TENSOR_NAME])
+{
+    const char *const whole[][2] = {
+        {stack_embedding(tensors, prefix), "model.embed_tokens.weight"},
         {"encoder.final_layer_norm.weight", "model.source_norm.weight"},
         {"decoder.final_layer_norm.weight", "model.norm.weight"},
         {"lm_head.weight", "lm_head.weight"},
-        {"encoder.embed_tokens.weight", NULL}, /* copies of the first one, */
+        {"encoder.embed_tokens.weight", NULL}, /* other copies */
         {"decoder.embed_tokens.weight", NULL},
         {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
          NULL}}; /* unused */

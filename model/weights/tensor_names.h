@@ -17,8 +17,8 @@ bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MO
 bool spw_tensor_mtp_name(const char *name, uint32_t layer, char out[SPW_MOST_TENSOR_NAME]);
 /* The same for a model with an encoder of n_source_layers layers. False: a tensor that is not used.
  */
-bool spw_tensor_stack_name(const char *prefix, const char *name, uint32_t n_source_layers,
-                           char out[SPW_MOST_TENSOR_NAME]);
+bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix, const char *name,
+                           uint32_t n_source_layers, char out[SPW_MOST_TENSOR_NAME]);
 /* Whether the files have an MTP layer with this number. */
 bool spw_tensors_have_mtp(const struct spw_tensors *tensors, uint32_t layer);
 /* The inverse, for messages: the name that a tensor which is missing would have in these files. */

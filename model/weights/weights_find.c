@@ -22,7 +22,7 @@ static bool usual_name(const struct spw_finder *f, const struct spw_model_config
                        const char *name, char out[SPW_MOST_TENSOR_NAME])
 {
     if (c->n_source_layers)
-        return spw_tensor_stack_name(f->prefix, name, c->n_source_layers, out);
+        return spw_tensor_stack_name(f->tensors, f->prefix, name, c->n_source_layers, out);
     return (c->mtp && spw_tensor_mtp_name(name, c->n_layers - 1, out)) ||
            spw_tensor_usual_name(f->prefix, name, out);
 }
