@@ -65,7 +65,12 @@ static int make_key(struct spw_gate_key *out, const char *model_dir, const struc
     SPW_TRY(spw_model_open(&m, model_dir, o, err));
     out->compute = m.compute;
     out->kv = m.cache.kv;
-    int rc = spw_fingerprint_take(fingerprint, m.source, m.tensors, err);
+    int rc = m.config.n_source_layers
+                 ? spw_fail(err, -ENOTSUP,
+                            "%s: the check reads a text, and the encoder of this model (%s) would "
+                            "read all of it; expected a model without an encoder",
+                            model_dir, m.config.model_type)
+                 : spw_fingerprint_take(fingerprint, m.source, m.tensors, err);
     if (!rc)
         rc = spw_calibration_name(out->text, m.source, err);
     spw_model_close(&m);

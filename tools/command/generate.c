@@ -571,7 +571,10 @@ static void say_template(const struct run *r)
 
 static int read_inputs(struct run *r)
 {
-    int code = cli_check_answers(r->o, &r->model);
+    const char *keeps = r->o->save ? "--save" : "--resume";
+    int code = r->o->save || r->o->resume ? cli_refuse_encoder(&r->model, keeps) : 0;
+    if (!code)
+        code = cli_check_answers(r->o, &r->model);
     if (!code)
         code = open_grammar(r);
     if (code)

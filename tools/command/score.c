@@ -67,7 +67,9 @@ int cli_score_read(const struct cli_options *o, struct cli_score *s)
     code = cli_model_open(&m, o->operand, !o->token_ids);
     if (code)
         return code;
-    code = read_text(o, &m, source, &s->tokens, &s->n_tokens);
+    code = cli_refuse_encoder(&m, o->text_file ? "--text-file" : "score");
+    if (code == 0)
+        code = read_text(o, &m, source, &s->tokens, &s->n_tokens);
     if (code == 0)
         code = check_tokens(o, &m, source, s);
     cli_model_close(&m);

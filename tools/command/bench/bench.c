@@ -583,7 +583,9 @@ int cli_bench(const struct cli_options *o)
     int code = cli_model_open(&b.model, o->operand, o->prompt_file != NULL);
     if (code)
         return code;
-    code = sweep(&b);
+    code = cli_refuse_encoder(&b.model, "bench");
+    if (code == 0)
+        code = sweep(&b);
     for (size_t i = 0; b.cases && i < b.n_cases; i++)
         bench_table_close(&b.cases[i].table);
     spw_free(b.cases);

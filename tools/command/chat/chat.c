@@ -455,6 +455,8 @@ static int open_chat(struct chat *c)
     const struct cli_options *o = c->o;
     int code = cli_model_open(&c->model, o->operand, true);
     if (code == 0)
+        code = cli_refuse_encoder(&c->model, "chat");
+    if (code == 0)
         code = cli_check_answers(o, &c->model);
     if (code == 0)
         code = cli_prompt_open(&c->prompt, o, &c->model);

@@ -239,6 +239,16 @@ void cli_model_close(struct cli_model *m)
     *m = (struct cli_model){0};
 }
 
+int cli_refuse_encoder(const struct cli_model *m, const char *what)
+{
+    if (!m->config.n_source_layers)
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "%s: the model (%s) has an encoder that reads the prompt, expected a model "
+                    "without an encoder",
+                    what, m->config.model_type);
+}
+
 int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
                            const struct cli_model *m, struct spw_error *err)
 {
