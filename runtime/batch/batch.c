@@ -201,17 +201,46 @@ int spw_batch_wake_fd(const struct spw_batch *b)
 
 /* ---- submit ---- */
 
+/* The first n_source ids are those of a source. */
+static int check_sequence(const struct spw_batch *b, const char *what, const int32_t *ids, size_t n,
+                          size_t n_source, struct spw_error *err)
+{
+    const uint32_t vocab = spw_engine_config(b->engine)->vocab;
+    for (size_t k = 0; k < n; k++) {
+        const int32_t id = k < n_source ? spw_plain_token(ids[k]) : ids[k];
+        if (id < 0 || (uint32_t)id >= vocab)
+            return spw_fail(
+                err, -EINVAL, "request %llu: token %zu of the %s: found id %d, expected 0 to %u",
+                (unsigned long long)b->n_submitted + 1, k + 1, what, (int)id, vocab - 1);
+    }
+    return 0;
+}
+
 static int check_ids(const struct spw_batch *b, const char *what, const int32_t *ids, size_t n,
                      struct spw_error *err)
 {
-    const struct spw_model_config *c = spw_engine_config(b->engine);
-    const uint32_t vocab = c->vocab;
-    for (size_t k = 0; k < n; k++)
-        if ((ids[k] < 0 && !c->n_source_layers) || (uint32_t)spw_plain_token(ids[k]) >= vocab)
-            return spw_fail(
-                err, -EINVAL, "request %llu: token %zu of the %s: found id %d, expected 0 to %u",
-                (unsigned long long)b->n_submitted + 1, k + 1, what, (int)ids[k], vocab - 1);
-    return 0;
+    return check_sequence(b, what, ids, n, 0, err);
+}
+
+/* In a model with an encoder: a source, then other tokens (spw_batch_submit). */
+static int check_prompt(const struct spw_batch *b, const struct spw_request *r,
+                        struct spw_error *err)
+{
+    const unsigned long long i = b->n_submitted + 1;
+    if (!spw_engine_config(b->engine)->n_source_layers)
+        return check_ids(b, "prompt", r->prompt, r->n_prompt, err);
+    const uint64_t n_source = spw_source_length(r->prompt, r->n_prompt);
+    if (n_source == r->n_prompt)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: found a source of %zu tokens alone, expected a token after "
+                        "it",
+                        i, r->n_prompt);
+    if (r->prompt_logprobs)
+        return spw_fail(err, -ENOTSUP,
+                        "request %llu: the encoder of this model reads the prompt, so its tokens "
+                        "have no probabilities; ask for those of the answer",
+                        i);
+    return check_sequence(b, "prompt", r->prompt, r->n_prompt, n_source, err);
 }
 
 static int check_biases(const struct spw_batch *b, const struct spw_sampling *s,
@@ -256,7 +285,7 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
     enum { MOST_MARK = 63 };
     unsigned long long i = b->n_submitted + 1;
     SPW_TRY(check_lengths(b, r, err));
-    SPW_TRY(check_ids(b, "prompt", r->prompt, r->n_prompt, err));
+    SPW_TRY(check_prompt(b, r, err));
     SPW_TRY(check_ids(b, "answer", r->given, r->n_given, err));
     if ((r->text || r->n_stop) && !b->tokenizer)
         return spw_fail(err, -EINVAL, "request %llu: text and stop strings need a tokenizer", i);
@@ -362,8 +391,17 @@ static int submit(struct spw_batch *b, const struct spw_request *request, uint64
     return rc;
 }
 
-/* In a model with an encoder a prompt is the source, which is followed by the token that answers
- * begin with; unless it is such a sequence already. */
+/* Whether all tokens are those of the vocabulary: none is of a source. */
+static bool is_plain(const struct spw_request *r)
+{
+    size_t i = 0;
+    while (i < r->n_prompt && r->prompt[i] >= 0)
+        i++;
+    return r->n_prompt && i == r->n_prompt;
+}
+
+/* In a model with an encoder a plain prompt is the source. The token that answers begin with comes
+ * after the source. */
 static int32_t *make_source(const struct spw_model_config *c, const struct spw_request *r)
 {
     int32_t *tokens = spw_alloc((r->n_prompt + 1) * sizeof *tokens);
@@ -380,7 +418,7 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
     const struct spw_model_config *c = spw_engine_config(b->engine);
     struct spw_request r = *request;
     spw_error_clear(err);
-    if (!c->n_source_layers || !r.n_prompt || r.prompt[0] < 0)
+    if (!c->n_source_layers || !is_plain(request))
         return submit(b, request, id, err);
     int32_t *tokens = make_source(c, &r);
     if (!tokens)

@@ -559,8 +559,12 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
                         "%s: the session has %zu tokens, the engine was planned for %llu; raise "
                         "options.context",
                         path, v->info.n_tokens, (unsigned long long)e->plan.info.context);
+    const struct spw_model_config *c = &e->model.config;
+    const uint64_t n_source =
+        c->n_source_layers ? spw_source_length(v->info.tokens, v->info.n_tokens) : 0;
     for (size_t i = 0; i < v->info.n_tokens; i++)
-        if (spw_plain_token(v->info.tokens[i]) >= (int32_t)e->model.config.vocab)
+        if ((v->info.tokens[i] < 0 && i >= n_source) ||
+            (uint32_t)spw_plain_token(v->info.tokens[i]) >= c->vocab)
             return spw_fail(err, -EBADMSG, "%s: token %zu is not in the vocabulary of this model",
                             path, i);
     return 0;

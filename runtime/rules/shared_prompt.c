@@ -29,7 +29,8 @@ static uint64_t can_share(struct spw_sharing by, const struct spw_prompt *donor,
         return 0; /* a window has moved on, or tiles were quantized: it cannot be cut back */
     if (n > donor->n_held && n - donor->n_held < by.chunk)
         n = donor->n_held; /* the rest is not worth a step of the donor */
-    return n < SPW_TILE_TOKENS ? 0 : n;
+    /* A step that computes a source alone has no rows for the decoder: there is none. */
+    return n < SPW_TILE_TOKENS || donor->tokens[n - 1] < 0 ? 0 : n;
 }
 
 /* The most that prompt `taker` can share with another one, as spw_shared_prompt. Of the prompts

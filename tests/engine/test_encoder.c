@@ -19,6 +19,7 @@ enum {
     N_NEW = 12,
     N_ANSWER = CONTEXT / 4,
     BEAMS = 3,
+    ANSWERS = BEAMS + 2, /* of run_batch */
 };
 
 static const char *const folders[] = {"t5_relu", "t5_gated", "umt5_buckets"};
@@ -37,6 +38,7 @@ static struct spw_options plain(enum spw_kv_precision precision)
     return (struct spw_options){.backend = TEST_BACKEND,
                                 .compute = SPW_DTYPE_F32,
                                 .context = CONTEXT,
+                                .past_positions = true,
                                 .precision = precision,
                                 .residual_window = precision == SPW_KV_EXACT ? 0 : 128,
                                 .threads = 2};
@@ -219,9 +221,20 @@ static void run_life(const struct truth *t, enum spw_kv_precision precision, uin
 
 /* ---- a batch ---- */
 
-/* Answers to two sources, one of them by a search, together or alone, and in any memory. */
+/* Tokens from which the batch makes a source; or a source and other tokens. */
+static size_t make_prompt(const struct truth *t, int k, int32_t prompt[CONTEXT])
+{
+    const bool is_whole = k == 2; /* whose other tokens differ from those of the first answer */
+    const size_t n = spw_min_u64(t->n_source[k] + (is_whole ? 2 : 0), CONTEXT - N_NEW);
+    for (size_t i = 0; i < n; i++)
+        prompt[i] = is_whole ? t->ids[k][i] : spw_plain_token(t->ids[k][i]);
+    return n;
+}
+
+/* Answers to two sources, one of them by a search, and to the first one again behind other tokens;
+ * together or alone, and in any memory. */
 static void run_batch(const struct truth *t, const struct spw_options *o, bool together,
-                      struct spw_result results[BEAMS + 1])
+                      struct spw_result results[ANSWERS])
 {
     struct spw_error err = {0};
     struct spw_batch *b = NULL;
@@ -230,22 +243,20 @@ static void run_batch(const struct truth *t, const struct spw_options *o, bool t
     uint64_t id;
     int rc = 1;
     CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
-    for (int k = 0; k < 2; k++) {
-        const size_t n = t->n_source[k];
-        for (size_t i = 0; i < n; i++)
-            prompt[i] = spw_plain_token(t->ids[k][i]);
-        const struct spw_request q = {.prompt = prompt,
-                                      .n_prompt = n,
-                                      .max_new_tokens = N_NEW,
-                                      .ignore_eos = true,
-                                      .sampling.repetition_penalty = 1.2F,
-                                      .beams = {.n_beams = k ? BEAMS : 0, .length_penalty = 1}};
+    for (int k = 0; k < 3; k++) {
+        const struct spw_request q = {
+            .n_prompt = make_prompt(t, k, prompt),
+            .prompt = prompt,
+            .max_new_tokens = N_NEW,
+            .ignore_eos = true,
+            .sampling.repetition_penalty = 1.2F,
+            .beams = {.n_beams = k == 1 ? BEAMS : 0, .length_penalty = 1}};
         CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
-        for (rc = 1; rc > 0 && (k || !together);)
+        for (rc = 1; rc > 0 && (k == 2 || !together);)
             rc = spw_batch_step(b, &err);
         CHECK_MSG(rc >= 0, "%s", err.text);
     }
-    for (uint64_t i = 0; i <= BEAMS; i++)
+    for (uint64_t i = 0; i < ANSWERS; i++)
         CHECK(!spw_batch_take(b, i + 1, &results[i]) && results[i].n_tokens == N_NEW);
     spw_batch_close(b);
     spw_engine_close(e);
@@ -253,19 +264,57 @@ static void run_batch(const struct truth *t, const struct spw_options *o, bool t
 
 static void check_batch(const struct truth *t)
 {
-    struct spw_result alone[BEAMS + 1], both[BEAMS + 1];
+    struct spw_result alone[ANSWERS], both[ANSWERS];
     struct spw_options o = plain(SPW_KV_EXACT);
-    o.sessions = BEAMS + 1;
+    o.sessions = ANSWERS;
     run_batch(t, &o, false, alone);
     run_tight(t->dir, &o, 0);
     run_batch(t, &o, true, both);
-    for (int i = 0; i <= BEAMS; i++) {
+    for (int i = 0; i < ANSWERS; i++) {
         CHECK_MSG(!memcmp(alone[i].tokens, both[i].tokens, N_NEW * sizeof(int32_t)) &&
                       !memcmp(&alone[i].score, &both[i].score, sizeof alone[i].score),
                   "%s: answer %d", t->dir, i);
         spw_result_free(&alone[i]);
         spw_result_free(&both[i]);
     }
+}
+
+/* Requests that a batch refuses; it goes on. */
+static void check_refusals(const struct truth *t)
+{
+    int32_t mixed[] = {3, spw_source_token(4), 5}, whole[] = {spw_source_token(3), 5},
+            late[] = {spw_source_token(3), 5, spw_source_token(4)};
+    const struct {
+        struct spw_request q;
+        int rc;
+    } cases[] = {
+        {{.prompt = mixed, .n_prompt = 3}, -EINVAL},
+        {{.prompt = late, .n_prompt = 3}, -EINVAL},
+        {{.prompt = whole, .n_prompt = 1}, -EINVAL},
+        {{.prompt = whole, .n_prompt = 2, .given = mixed + 1, .n_given = 1}, -EINVAL},
+        {{.prompt = whole, .n_prompt = 2, .prompt_logprobs = true}, -ENOTSUP},
+        {{.prompt = mixed, .n_prompt = 1, .prompt_logprobs = true}, -ENOTSUP},
+        {{.prompt = whole, .n_prompt = 2}, 0},
+        {{.prompt = mixed, .n_prompt = 1}, 0},
+    };
+    const struct spw_options o = plain(SPW_KV_EXACT);
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    struct spw_engine *e = run_open(t->dir, &o);
+    uint64_t id;
+    int rc = 1;
+    CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_request q = cases[i].q;
+        q.max_new_tokens = 2;
+        rc = spw_batch_submit(b, &q, &id, &err);
+        CHECK_MSG(rc == cases[i].rc, "case %zu: %d %s", i, rc, err.text);
+    }
+    for (rc = 1; rc > 0;)
+        rc = spw_batch_step(b, &err);
+    CHECK_MSG(!rc, "%s", err.text);
+    spw_batch_close(b);
+    spw_engine_close(e);
 }
 
 /* One answer: the bytes that the run moves are those that the dry run predicts. */
@@ -316,6 +365,7 @@ int main(int argc, char **argv)
         if (i < 12) {
             check_batch(&t);
             check_prediction(&t);
+            check_refusals(&t);
         }
         truth_free(&t);
     }

@@ -524,6 +524,10 @@ static int check_list(const struct request *x, enum spw_token_list_kind kind, ui
 static int check_together(const struct request *x, const struct request_reader *r,
                           struct request_refusal *why)
 {
+    if (x->echo && x->logprobs && r->model->config.n_source_layers)
+        return request_refuse(why, 400, "unsupported_value", "echo",
+                              "echo: found true with logprobs, but the encoder of this model reads "
+                              "the prompt, so tokens of the prompt have no probabilities");
     if (x->stop.n > 0 && !r->model->tokenizer)
         return request_refuse(why, 400, "unsupported_value", "stop",
                               "stop: the model has no tokenizer, and its answers have no text");
