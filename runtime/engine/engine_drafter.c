@@ -128,9 +128,10 @@ int spw_engine_draft(struct spw_engine *e, const struct spw_span *spans, uint32_
     for (uint32_t i = 0; i < n; i++) {
         struct spw_session *s = step->sessions[i] = spans[i].session;
         const uint64_t to = spans[i].n_tokens;
-        step->items[i] = (struct spw_executor_item){.seq = &s->seq,
-                                                    .span = {first ? s->n_tokens : to - 1, to, 1},
-                                                    .tokens = spans[i].tokens};
+        step->items[i] =
+            (struct spw_executor_item){.seq = &s->seq,
+                                       .span = {first ? s->n_tokens : to - 1, to, 1, 0},
+                                       .tokens = spans[i].tokens};
         spw_sequence_keep_newest(&s->seq, to);
     }
     int rc = spw_executor_draft(e->executor, step->items, n, on_logits, context);
