@@ -5,8 +5,8 @@
  *                     tensors; perhaps copies of the embedding, the last norm and the head
  *
  * The copies are not read: the layer computes with the tensors of the model. Of several such files
- * the one counts whose OTHER is the longest with which NAME begins. If NAME begins with none, the
- * one whose OTHER agrees with NAME for the most characters; of equals, the first by name. */
+ * the file is taken whose OTHER is the longest beginning of NAME. If no OTHER begins NAME, the file
+ * is taken whose OTHER shares the longest beginning with NAME; of equals, the first by name. */
 #include "model/source/gguf_model.h"
 
 #include <dirent.h>

@@ -186,7 +186,7 @@ static uint32_t propose_by_model(struct spw_batch *b, struct spw_batch_entry *x,
 
 /* ---- a step ---- */
 
-/* What options.drafts asks for, or what a dry run knows, whatever it costs. */
+/* Drafts that options.drafts demands, or that a dry run knows, are computed at any cost. */
 static uint32_t draft_all(struct spw_batch *b, struct spw_batch_entry *x, int32_t *out,
                           uint32_t n_rows)
 {
@@ -203,8 +203,8 @@ static uint32_t draft_all(struct spw_batch *b, struct spw_batch_entry *x, int32_
     return spw_batch_likely_drafts(x, most);
 }
 
-/* In which the model proposes a token: before any was measured, of the MTP layer twice what follows
- * from its size, to be safe. */
+/* The seconds in which the model proposes a token. Before the MTP layer was measured: twice the
+ * seconds that follow from its size. */
 static double model_seconds(const struct spw_batch *b)
 {
     const struct spw_draft_costs *c = &b->costs;

@@ -58,8 +58,9 @@ struct spw_block_context {
 struct spw_engine_blocks {
     struct spw_block *list;
     struct spw_block_context *contexts;
-    /* A lost device says at once that its streams are over, but a function that it has begun on the
-     * host goes on. Blocks that are being packed now; whether none may begin any more. Atomic. */
+    /* A lost device reports at once that its streams are over, but a host function that has begun
+     * still runs. n_packing counts the blocks that are being packed. While is_over is set, no
+     * packing begins. Both are atomic. */
     int n_packing;
     bool is_over;
 };
