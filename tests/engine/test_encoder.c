@@ -164,7 +164,7 @@ static void replace(struct life *f, int i, uint64_t *seed)
     if (check_random(seed) % 2 || !f->at[from]) {
         CHECK_MSG(!spw_session_fork(&f->sessions[i], f->sessions[from], &err), "%s", err.text);
         if (f->twin.e)
-            twin_fork(&f->twin, f->sessions[i]->slot, f->sessions[from]->slot);
+            twin_fork(&f->twin, f->sessions[i], f->sessions[from]->slot);
         return;
     }
     struct spw_saved *saved = NULL;

@@ -46,10 +46,16 @@ static inline void twin_close(struct twin *t)
     t->e = NULL;
 }
 
-static inline void twin_fork(struct twin *t, uint32_t to, uint32_t from)
+/* made: what the engine's fork has opened, NULL: it was refused for want of room, which may have
+ * dropped a step that was set aside all the same. */
+static inline void twin_fork(struct twin *t, const struct spw_session *made, uint32_t from)
 {
     struct spw_error err = {0};
-    CHECK_MSG(!spw_session_fork(&t->sessions[to], t->sessions[from], &err), "%s", err.text);
+    struct spw_session *own = NULL;
+    const int rc = spw_session_fork(&own, t->sessions[from], &err);
+    CHECK_MSG(rc == (made ? 0 : -ENOMEM), "the twin's fork: %d: %s", rc, err.text);
+    if (made)
+        t->sessions[made->slot] = own;
 }
 
 /* False: the two have fetched different parts of the step that may come next. The engine fetches

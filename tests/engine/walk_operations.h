@@ -50,12 +50,13 @@ static void fork_session(struct walk *w)
     close_session(w, to);
     bool fits = has_room_for(w, s->most_tokens);
     int rc = spw_session_fork(&w->sessions[to], s, &err);
-    if (is_refused(w, to, rc, fits, &err))
+    const bool refused = is_refused(w, to, rc, fits, &err);
+    if (w->has_twin)
+        twin_fork(&w->twin, w->sessions[to], s->slot);
+    if (refused)
         return;
     memcpy(w->ids[to], w->ids[from], w->s->n_tokens * sizeof *w->ids[to]);
     w->checkpoint[to] = w->checkpoint[from];
-    if (w->has_twin)
-        twin_fork(&w->twin, w->sessions[to]->slot, s->slot);
 }
 
 /* A session of any length opens, or one closes, and maybe another one opens in its place: shares of
