@@ -126,8 +126,8 @@ static int check_beams(const struct cli_options *o)
 
 static int check_options(const struct cli_options *o)
 {
-    static const char *const only_alone[] = {"json-schema", "prompt",      "prompt-file",
-                                             "token-ids",   "dump-logits", "ids"};
+    static const char *const only_alone[] = {
+        "json-schema", "prompt", "prompt-file", "input-file", "token-ids", "dump-logits", "ids"};
     static const char *const only_lines[] = {"sessions", "n"};
     for (size_t i = 0; !o->prompts && i < sizeof only_lines / sizeof *only_lines; i++)
         if (cli_given(o, only_lines[i]))
@@ -283,6 +283,7 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
         r->result.parents ? r->result.n_steps : r->result.n_tokens - r->saved.n_given;
     struct spw_plan_request q = {
         .n_prompt = in->n_tokens + r->saved.n_given,
+        .prompt = r->o->input_file ? in->tokens : NULL,
         .max_new_tokens = most,
         .n_found = r->result.n_from_store,
         .ends_at = made < most ? made : 0,
@@ -524,7 +525,7 @@ static int open_grammar(struct run *r)
 
 static bool takes_ids(const struct cli_options *o)
 {
-    return o->token_ids || o->resume;
+    return (o->token_ids && !o->input_file) || o->resume;
 }
 
 /* A model without a tokenizer can run on token ids. Its answer is printed as ids, also without
@@ -581,7 +582,7 @@ static int read_inputs(struct run *r)
         return code;
     code = r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
                          : cli_inputs_read(&r->inputs, r->o, &r->model, false);
-    if (code == 0 && r->o->prompt)
+    if (code == 0 && r->o->prompt && !r->o->input_file)
         say_template(r);
     return code;
 }

@@ -270,8 +270,9 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
     struct cli_model m;
     struct cli_inputs inputs = {0};
     struct moved run = {0};
-    int code = o->prompts ? job_model_open(&m, o->operand)
-                          : cli_model_open(&m, o->operand, o->prompt || o->prompt_file);
+    int code = o->prompts
+                   ? job_model_open(&m, o->operand)
+                   : cli_model_open(&m, o->operand, o->prompt || o->prompt_file || o->input_file);
     if (code)
         return code;
     struct spw_error err = {0};

@@ -277,10 +277,11 @@ static int read_one(struct cli_input *in, const struct cli_options *o, const str
     }
     if (strcmp(source, "token-ids") == 0)
         return cli_read_ids(o->token_ids, &in->tokens, &in->n_tokens);
+    const bool special = !o->input_file; /* behind a source the answer has begun */
     if (strcmp(source, "prompt") == 0)
-        return cli_encode(m->tokenizer, "--prompt", o->prompt, strlen(o->prompt), true, &in->tokens,
-                          &in->n_tokens);
-    return cli_encode_file(m->tokenizer, o->prompt_file, true, &in->tokens, &in->n_tokens);
+        return cli_encode(m->tokenizer, "--prompt", o->prompt, strlen(o->prompt), special,
+                          &in->tokens, &in->n_tokens);
+    return cli_encode_file(m->tokenizer, o->prompt_file, special, &in->tokens, &in->n_tokens);
 }
 
 static int read_single(struct cli_inputs *in, const struct cli_options *o,
@@ -290,12 +291,15 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
     if (!in->items)
         return cli_fail(CLI_FAILED, "out of memory");
     in->n = 1;
-    in->items[0].max_new_tokens = o->max_new_tokens;
-    int code = read_one(&in->items[0], o, m, source);
-    if (code || !in->items[0].tokens)
-        return code;
+    struct cli_input *item = &in->items[0];
+    item->max_new_tokens = o->max_new_tokens;
+    int code = source ? read_one(item, o, m, source) : 0;
     const char *where = o->token_ids ? o->token_ids : o->prompt ? "--prompt" : o->prompt_file;
-    return cli_check_ids(where, in->items[0].tokens, in->items[0].n_tokens, m->config.vocab);
+    if (code == 0 && item->tokens)
+        code = cli_check_ids(where, item->tokens, item->n_tokens, m->config.vocab);
+    if (code == 0 && o->input_file)
+        code = cli_add_source(item, o, m);
+    return code;
 }
 
 static uint64_t needed_by(const struct cli_input *item)
@@ -350,8 +354,10 @@ int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const st
                                           "prompts", "prompt-tokens", NULL};
     const char *const *sources = optional ? lengths : texts, *source;
     *in = (struct cli_inputs){0};
-    int code = cli_one_of(o, sources, optional, &source);
-    if (code || !source || strcmp(source, "prompts") == 0)
+    if (o->prompts && o->input_file)
+        return cli_fail(CLI_REFUSED, "found both --prompts and --input-file, expected one of them");
+    int code = cli_one_of(o, sources, optional || o->input_file, &source);
+    if (code || (!source && !o->input_file) || (source && strcmp(source, "prompts") == 0))
         return code;
     code = read_single(in, o, m, source);
     if (code == 0)

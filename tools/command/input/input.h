@@ -39,10 +39,14 @@ struct cli_inputs {
 
 /* Reads the input from the one source that was given (--prompt, --prompt-file, --token-ids). With
  * `optional`, --prompt-tokens is a source too, and without any source there are no inputs. With
- * --prompts there are none: job/prompts.h reads them. */
+ * --prompts there are none: job/prompts.h reads them. With --input-file the encoder of the model
+ * reads that file, and the source, if there is one, begins the answer. */
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
                     bool optional);
 void cli_inputs_free(struct cli_inputs *in);
+/* Puts the file of --input-file, which the encoder reads, before the tokens that the answer begins
+ * with: the model's own first token, if it is not there, and those of the item. */
+int cli_add_source(struct cli_input *item, const struct cli_options *o, const struct cli_model *m);
 
 /* The name of an input in messages: "-" is stdin. */
 const char *cli_input_name(const char *path);

@@ -20,8 +20,8 @@ static bool is_saved(const struct cli_row *row)
 
 int cli_saved_check(const struct cli_options *o)
 {
-    static const char *const inputs[] = {"prompt", "prompt-file", "token-ids", "prompts",
-                                         "prompt-tokens"};
+    static const char *const inputs[] = {"prompt",  "prompt-file",   "token-ids",
+                                         "prompts", "prompt-tokens", "input-file"};
     size_t bytes = 0;
     for (size_t i = 0; o->resume && i < sizeof inputs / sizeof *inputs; i++)
         if (cli_given(o, inputs[i]))

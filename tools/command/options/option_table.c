@@ -94,6 +94,10 @@ const struct cli_row cli_rows[] = {
      .everyday = CLI_CHAT},
     {"prompt-file", CLI_FILE_IN, PROMPTED, "Input", "FILE",
      "a file with the text to continue; - means stdin", FIELD(prompt_file), .everyday = PROMPTED},
+    {"input-file", CLI_FILE_IN, PROMPTED, "Input", "FILE",
+     "a file with the text that the encoder of the model reads (T5, for example). A prompt then is "
+     "what the answer begins with",
+     FIELD(input_file)},
     {"prompt-file", CLI_FILE_IN, CLI_CHAT, "Input", "FILE",
      "a text that stands before the question of --prompt. Without a question: the text is what the "
      "conversation is about on a terminal, and the question elsewhere; - means stdin",

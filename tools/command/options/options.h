@@ -76,7 +76,7 @@ struct cli_options {
     bool given[CLI_MAX_ROWS]; /* by row of the table: ask cli_given */
 
     /* input */
-    const char *prompt, *prompt_file, *token_ids, *prompts, *simulate;
+    const char *prompt, *prompt_file, *input_file, *token_ids, *prompts, *simulate;
     const char *text, *text_file;
     const char *messages, *system, *tools, *documents, *chat_template;
     const char *input, *output, *errors, *shard; /* of a job */

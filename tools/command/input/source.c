@@ -1,0 +1,44 @@
+/* What the encoder of a model reads: --input-file. See input.h. */
+#include "tools/command/input/input.h"
+
+#include <string.h>
+
+/* item->tokens = the source, the first token of answers, the tokens of the item. */
+static int join(struct cli_input *item, const struct spw_model_config *c, const int32_t *source,
+                size_t n_source)
+{
+    const bool begins = item->n_tokens && item->tokens[0] == c->start;
+    int32_t *all = spw_alloc((n_source + 1 + item->n_tokens) * sizeof *all);
+    if (!all)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n_source; i++)
+        all[i] = spw_source_token(source[i]);
+    all[n_source] = c->start;
+    if (item->n_tokens)
+        memcpy(all + n_source + !begins, item->tokens, item->n_tokens * sizeof *all);
+    spw_free(item->tokens);
+    item->tokens = all;
+    item->n_tokens += n_source + !begins;
+    return 0;
+}
+
+int cli_add_source(struct cli_input *item, const struct cli_options *o, const struct cli_model *m)
+{
+    int32_t *source = NULL;
+    size_t n;
+    if (!m->config.n_source_layers)
+        return cli_fail(CLI_REFUSED,
+                        "--input-file: the model (%s) has no encoder; --prompt-file is for such "
+                        "models",
+                        m->config.model_type);
+    if (item->n_tokens && !item->tokens)
+        return cli_fail(CLI_REFUSED, "found both --input-file and --prompt-tokens, expected one "
+                                     "of them");
+    int code = cli_encode_file(m->tokenizer, o->input_file, true, &source, &n);
+    if (code == 0)
+        code = cli_check_ids(cli_input_name(o->input_file), source, n, m->config.vocab);
+    if (code == 0)
+        code = join(item, &m->config, source, n);
+    spw_free(source);
+    return code;
+}
