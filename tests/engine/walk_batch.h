@@ -366,16 +366,26 @@ static void run_steps(struct walk *w, struct batch *x)
     w->ended = false;
 }
 
+/* Sessions close until a search with most beams may open as many: one stays. */
+static void make_room_for_search(struct walk *w)
+{
+    while (n_open(w) > 1 && n_open(w) + N_BEAMS > w->o.sessions)
+        close_session(w, any_session(w));
+}
+
 static void run_batch(struct walk *w)
 {
     struct batch x = {.disturbed = draw_one(w, 2)};
+    const bool searches = x.disturbed || (!w->e->io && draw_one(w, 2)); /* see spw_engine_predict */
+    if (searches && draw_one(w, 2))
+        make_room_for_search(w);
     open_batch(w, &x);
     for (uint32_t i = 0; i < w->n_sessions; i++)
         if (w->sessions[i] && w->sessions[i]->most_tokens > N_NEW && (!x.n || draw_one(w, 2)))
             submit(w, &x, w->sessions[i], w->ids[i]);
     if (n_open(w) < w->o.sessions && has_room_for(w, w->context))
         x.n_to_come = 1 + (uint32_t)draw_one(w, N_OTHERS);
-    if (x.disturbed || (!w->e->io && draw_one(w, 2))) /* see spw_engine_predict */
+    if (searches)
         submit_search(w, &x);
     run_steps(w, &x);
     if (x.twin) {
