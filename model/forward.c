@@ -3,6 +3,8 @@
 
 #include "quant/codes.h"
 
+#include <assert.h>
+
 /* y = norm(x), row by row. This and the next four functions fill in what all calls have. */
 static struct spw_norm_args norm_args(const struct spw_forward *f, uint64_t weight, const void *x,
                                       void *y, size_t rows, size_t cols)
@@ -118,6 +120,12 @@ static int norm_added(const struct spw_forward *f, uint64_t weight, const void *
 {
     const struct spw_model_config *c = f->weights->config;
     return norm_of(f, c->norm, c->post_eps, weight, x, h, factor, h, rows);
+}
+
+/* h = norm(h), if the model has this norm. */
+static int norm_in_place(const struct spw_forward *f, uint64_t weight, void *h, size_t rows)
+{
+    return weight == SPW_SMALL_NONE ? 0 : norm(f, weight, h, NULL, h, rows);
 }
 
 /* What multiplies the rows that leave the layer: its last half does that. */
@@ -250,6 +258,11 @@ static int project_qkv(const struct spw_forward *f, uint32_t layer,
                               (uint8_t *)f->b.qkv + before, stride, rows);
 }
 
+int spw_forward_embedded(const struct spw_forward *f, bool source, void *h, size_t rows)
+{
+    return norm_in_place(f, f->weights->embedding_norm[!source], h, rows);
+}
+
 int spw_forward_project(const struct spw_forward *f, uint32_t layer,
                         const struct spw_layer_weights *m, const void *h, size_t rows)
 {
@@ -279,7 +292,8 @@ int spw_forward_project_source(const struct spw_forward *f, uint32_t layer,
     const size_t stride = 2 * (size_t)spw_config_kv_width(c, layer);
     const void *x;
     SPW_TRY(spw_forward_normed(f, weight, h, &x, rows));
-    return spw_forward_linear(f, &m->of[SPW_MATRIX_SOURCE_K], 2, SPW_SMALL_NONE, x, NULL, f->b.qkv,
+    return spw_forward_linear(f, &m->of[SPW_MATRIX_SOURCE_K], 2,
+                              f->weights->small_layers[layer].source_bias, x, NULL, f->b.qkv,
                               stride, rows);
 }
 
@@ -310,9 +324,10 @@ int spw_forward_output(const struct spw_forward *f, uint32_t layer,
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
     SPW_TRY(gate_attention(f, layer, rows));
-    return spw_forward_linear_added(f, &m->of[SPW_MATRIX_O], SPW_BRANCH_ATTENTION, v->o_bias,
-                                    v->after_attention_norm, SPW_SMALL_NONE, f->b.attention, h,
-                                    rows);
+    SPW_TRY(spw_forward_linear_added(f, &m->of[SPW_MATRIX_O], SPW_BRANCH_ATTENTION, v->o_bias,
+                                     v->after_attention_norm, SPW_SMALL_NONE, f->b.attention, h,
+                                     rows));
+    return norm_in_place(f, v->sum_norm, h, rows);
 }
 
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct spw_layer_weights *m,
@@ -323,8 +338,10 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct sp
     if (!f->weights->config->parallel)
         SPW_TRY(spw_forward_normed(f, v->mlp_norm, h, &x, rows));
     SPW_TRY(gated_linear(f, m, v->gate_up_bias, x, rows));
-    return spw_forward_linear_added(f, &m->of[SPW_MATRIX_DOWN], SPW_BRANCH_MLP, v->down_bias,
-                                    v->after_mlp_norm, factor_after_mlp(f, v), f->b.gated, h, rows);
+    SPW_TRY(spw_forward_linear_added(f, &m->of[SPW_MATRIX_DOWN], SPW_BRANCH_MLP, v->down_bias,
+                                     v->after_mlp_norm, factor_after_mlp(f, v), f->b.gated, h,
+                                     rows));
+    return norm_in_place(f, v->mlp_sum_norm, h, rows);
 }
 
 /* ---- numbers that each layer gets beside the hidden state ---- */
@@ -551,7 +568,9 @@ int spw_forward_combine(const struct spw_forward *f, uint32_t layer,
 int spw_forward_final_norm(const struct spw_forward *f, bool mtp, const void *h, void *x,
                            size_t rows)
 {
-    return norm(f, mtp ? f->weights->mtp_norm : f->weights->final_norm, h, NULL, x, rows);
+    const uint64_t weight = mtp ? f->weights->mtp_norm : f->weights->final_norm;
+    assert(weight != SPW_SMALL_NONE || x == h); /* post_norms: the last layer has normed the rows */
+    return weight == SPW_SMALL_NONE ? 0 : norm(f, weight, h, NULL, x, rows);
 }
 
 /* The first or the second half of rows of `joined`. */

@@ -63,6 +63,8 @@ struct spw_forward {
     spw_stream stream;
 };
 
+/* Before the first layer of a stack: h = norm(h), in a model that norms its embedding. */
+int spw_forward_embedded(const struct spw_forward *f, bool source, void *h, size_t rows);
 /* b.qkv = norm(h) times q, k and v. h: [rows][hidden]. */
 int spw_forward_project(const struct spw_forward *f, uint32_t layer,
                         const struct spw_layer_weights *matrices, const void *h, size_t rows);

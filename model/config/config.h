@@ -126,6 +126,15 @@ static inline uint64_t spw_source_length(const int32_t *tokens, uint64_t n)
     return i;
 }
 
+/* What is added to the rows of the embedding: a row for each position in its stack. */
+enum spw_position_kind {
+    SPW_POSITIONS_NONE,
+    SPW_POSITIONS_STORED, /* rows of a table in the files */
+    SPW_POSITIONS_SINES,  /* sin(p / 10000^(2 i / hidden)) for each i, then the cosines; files may
+                             store the table. Vaswani et al. 2017, section 3.5 */
+    SPW_POSITIONS_SINES_F32, /* the same with 2 i / (hidden - 2), in f32, whatever a file stores */
+};
+
 enum { SPW_MOST_SLICES = 4 };
 #define SPW_NO_SLICE UINT32_MAX
 
@@ -171,6 +180,8 @@ struct spw_model_config {
                             of a head follow each other, for each i */
     bool sandwich;       /* four norms a layer: also after attention and after the mlp */
     bool late_norms;     /* two norms a layer: after attention and after the mlp only */
+    bool post_norms;     /* two norms a layer: of the rows after attention and after the mlp have
+                            added to them; and no last norm */
     bool parallel;       /* one norm a layer: its output is what attention and the mlp read */
     bool plain_mlp;      /* act(x up^T) down^T: there is no gate, nor have experts one */
     bool tied_embeddings;    /* the embedding matrix is also the output matrix, unless the file has
@@ -196,8 +207,11 @@ struct spw_model_config {
     bool layer_scales;     /* the rows that leave a layer are multiplied by a number of the file */
     float embedding_scale; /* 1: none. Unrounded: round it to the compute dtype before use */
     bool normed_rows;      /* a norm without weights on the rows of the embedding */
-    enum spw_dtype dtype;  /* what the file says the weights are; AUTO when it says nothing */
-    uint8_t *layer_kinds;  /* owned: n_layers of enum spw_layer_kind */
+    bool embedding_norm;   /* a norm on these rows, with their positions; each stack has its own */
+    enum spw_position_kind positions;
+    uint32_t position_offset; /* the row of the first position */
+    enum spw_dtype dtype;     /* what the file says the weights are; AUTO when it says nothing */
+    uint8_t *layer_kinds;     /* owned: n_layers of enum spw_layer_kind */
     /* The kind of the layers that see every key, and the kind of those with a window: a model has
      * one of each at most. */
     enum spw_layer_kind full_kind, window_kind;
@@ -214,11 +228,12 @@ struct spw_model_config {
      *                       passed the encoder, in front of their own in the same tiles
      *             2 i + 1   CROSS: queries over those of the source, the mlp */
     uint32_t n_source_layers;
-    int32_t start;          /* the token after the source */
-    uint32_t n_buckets;     /* of distances, each with a number for each head that is added to its
-                               scores; 0: none. Not in CROSS layers */
-    uint32_t most_distance; /* farther ones share a bucket */
-    bool own_buckets;       /* each layer has its own numbers; else the first one of a stack has */
+    int32_t start;            /* the token after the source */
+    uint64_t stack_positions; /* the most tokens of the source, and of the others; 0: no limit */
+    uint32_t n_buckets;       /* of distances, each with a number for each head that is added to its
+                                 scores; 0: none. Not in CROSS layers */
+    uint32_t most_distance;   /* farther ones share a bucket */
+    bool own_buckets; /* each layer has its own numbers; else the first one of a stack has */
     /* The slices that the cache stores: those with keys and values of the first layer, then those
      * of the second one, and so on; then a slice for each layer with a state. Owned: [n_layers],
      * the first slice that a layer reads; and the layer and the kind of each slice. */
@@ -347,6 +362,13 @@ static inline uint64_t spw_mixer_conv_floats(const struct spw_mixer_config *m)
 static inline uint64_t spw_mixer_state_floats(const struct spw_mixer_config *m)
 {
     return spw_mixer_conv_floats(m) + (uint64_t)m->heads * m->key_dim * m->value_dim;
+}
+/* The most tokens of a sequence with so many tokens in its source; 0: no sequence has that many. */
+static inline uint64_t spw_config_most_tokens(const struct spw_model_config *c, uint64_t n_source)
+{
+    return !c->stack_positions             ? UINT64_MAX
+           : n_source > c->stack_positions ? 0
+                                           : n_source + c->stack_positions;
 }
 /* Of a layer. */
 static inline const struct spw_kv_shape *spw_config_kv(const struct spw_model_config *c,

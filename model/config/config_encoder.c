@@ -3,6 +3,7 @@
 #include "model/config/config_parts.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The keys of T5 that mean what others call differently, and those that keep their names. */
@@ -25,6 +26,30 @@ const struct spw_key_name spw_config_t5_names[] = {
     {"bos_token_id", "bos_token_id"},
     {"eos_token_id", "eos_token_id"},
     {"suppress_tokens", "suppress_tokens"},
+    {"cache_implementation", "cache_implementation"},
+    {"quantization_config", "quantization_config"},
+    {"dtype", "dtype"},
+    {"torch_dtype", "torch_dtype"},
+    {NULL, NULL},
+};
+
+/* Those of BART, mBART, Pegasus, M2M-100, Marian, Whisper. */
+const struct spw_key_name spw_config_bart_names[] = {
+    {"hidden_size", "d_model"},
+    {"intermediate_size", "encoder_ffn_dim"},
+    {"decoder_ffn_dim", "decoder_ffn_dim"},
+    {"num_attention_heads", "encoder_attention_heads"},
+    {"decoder_attention_heads", "decoder_attention_heads"},
+    {"num_hidden_layers", "encoder_layers"},
+    {"num_decoder_layers", "decoder_layers"},
+    {"vocab_size", "vocab_size"},
+    {"max_position_embeddings", "max_position_embeddings"},
+    {"activation_function", "activation_function"},
+    {"scale_embedding", "scale_embedding"},
+    {"tie_word_embeddings", "tie_word_embeddings"},
+    {"decoder_start_token_id", "decoder_start_token_id"},
+    {"bos_token_id", "bos_token_id"},
+    {"eos_token_id", "eos_token_id"},
     {"cache_implementation", "cache_implementation"},
     {"quantization_config", "quantization_config"},
     {"dtype", "dtype"},
@@ -72,12 +97,43 @@ static int read_mlp(struct spw_model_config *out, const struct spw_config_source
                : spw_keys_refuse(&source->text, key, "relu, gelu, silu, or gated- and one of them");
 }
 
+/* The heads and the mlp of the decoder are those of the encoder. */
+static int check_decoder(const struct spw_model_config *out, const struct spw_keys *keys)
+{
+    const struct {
+        const char *key;
+        uint32_t same;
+    } sizes[] = {{"decoder_attention_heads", out->n_heads}, {"decoder_ffn_dim", out->intermediate}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint32_t n = sizes[i].same;
+        char expected[64];
+        SPW_TRY(spw_keys_u32(keys, sizes[i].key, 1, MAX_WIDTH, &n));
+        snprintf(expected, sizeof expected, "%u, as the encoder has", sizes[i].same);
+        if (n != sizes[i].same)
+            return spw_keys_refuse(keys, sizes[i].key, expected);
+    }
+    return 0;
+}
+
+/* Each stack has its own positions, and a sequence has the tokens of both. */
+static void count_positions(struct spw_model_config *out)
+{
+    if (out->positions == SPW_POSITIONS_STORED)
+        out->stack_positions = out->max_positions;
+    if (out->positions)
+        out->max_positions *= 2;
+}
+
 int spw_config_read_encoder(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
     const uint32_t most_distance = 1u << 20;
     bool scaled = out->tied_embeddings;
     if (!source->family->encodes)
+        return 0;
+    count_positions(out);
+    SPW_TRY(check_decoder(out, keys));
+    if (!source->family->counts_distances)
         return 0;
     out->own_buckets = source->family->own_buckets;
     out->n_buckets = 32;

@@ -30,6 +30,12 @@
 #define SHORT_CONV                                                                                 \
     .kind = SPW_MIXER_CONV, .word = "conv", .conv_width_key = "conv_L_cache", .conv_width = 3,     \
     .bias_key = "conv_bias", .conv_bias_key = "conv_bias"
+/* BART and what was made of it. */
+#define ENCODER_DECODER                                                                            \
+    NORM(MEAN, 1e-5), .norm_bias = true, BIASES(ALWAYS, ALWAYS, ALWAYS), .encodes = true,          \
+                      .names = spw_config_bart_names, .activation_key = "activation_function",     \
+                      .activation = "gelu", .plain_mlp = true, .unrotated = true,                  \
+                      .head_bias = true, .tied = true, .scales_rows = SPW_FAMILY_BY_KEY
 
 /* clang-format off */
 static const struct spw_family families[] = {
@@ -240,15 +246,22 @@ static const struct spw_family families[] = {
      .mixer = {.kind = SPW_MIXER_LRU, .repeated_key = "block_types", .bias = true,
                .conv_width_key = "conv1d_width", .conv_width = 4, .conv_bias = true}},
     {.name = "t5", NORM(LLAMA, 1e-6), .eps_key = "layer_norm_epsilon", .encodes = true,
+     .counts_distances = true, .names = spw_config_t5_names,
      .scales_tied = true, .unrotated = true, .activation = "relu",
      SIZES(8, 0, 64, 32128, 512), .width = 2048, ENDS(-1, 1), .tied = true,
      .rope = {.theta = 1e4}},
     {.name = "mt5", NORM(LLAMA, 1e-6), .eps_key = "layer_norm_epsilon", .encodes = true,
+     .counts_distances = true, .names = spw_config_t5_names,
      .unrotated = true, .activation = "gated-gelu",
      SIZES(6, 0, 64, 250112, 4096), .width = 1024, ENDS(-1, 1), .rope = {.theta = 1e4}},
     {.name = "umt5", NORM(LLAMA, 1e-6), .eps_key = "layer_norm_epsilon", .encodes = true,
+     .counts_distances = true, .names = spw_config_t5_names,
      .scales_tied = true, .own_buckets = true, .unrotated = true, .activation = "gated-gelu",
      SIZES(6, 0, 64, 250112, 4096), .width = 1024, ENDS(-1, 1), .tied = true,
+     .rope = {.theta = 1e4}},
+    {.name = "bart", ENCODER_DECODER, .post_norms = true, .embedding_norm = true,
+     .positions = SPW_POSITIONS_STORED, .position_offset = 2,
+     SIZES(16, 0, 0, 50265, 1024), .width = 4096, ENDS(0, 2), .start = 2, .forces_eos = true,
      .rope = {.theta = 1e4}},
     {.name = "mamba", NORM(LLAMA, 1e-5), .eps_key = "layer_norm_epsilon", .mixes_only = true,
      SIZES(0, 0, 0, 50280, 1 << 20), ENDS(0, 0), .tied = true, .rope = {.theta = 1e4},

@@ -101,7 +101,8 @@ struct spw_family {
                               the same */
     enum spw_norm_kind norm;
     bool norm_plus_one, plain_last, norm_bias, norm_bare, qk_norm_by_head, qk_norm_bias, head_bias,
-        parallel, plain_mlp, normed_rows; /* as in struct spw_model_config */
+        parallel, plain_mlp, normed_rows, post_norms,
+        embedding_norm; /* as in struct spw_model_config */
     enum spw_attention_gate attention_gate;
     const char *eps_key;        /* NULL: rms_norm_eps */
     const char *activation_key; /* NULL: hidden_act */
@@ -125,19 +126,27 @@ struct spw_family {
     const char *false_key;              /* a switch that must be false: it adds biases that are not
                                            supported; NULL: none */
     enum spw_rope_rounding rope_rounding;
-    bool paired_qk;         /* channels 2 i and 2 i + 1 of a head rotate together */
-    bool extra_logits;      /* as in struct spw_model_config */
-    bool cut_gate;          /* SPW_ACT_CUT_QUICK, whatever the activation key says */
-    bool predicts_next;     /* layers after the last one, or mtp_*, predict further tokens; */
-    bool may_add_mtp;       /* as in struct spw_model_config */
-    bool mtp_dense;         /* that layer has no experts */
-    bool multiplied;        /* attention_multiplier, embedding_multiplier, residual_multiplier and
-                               logits_scaling apply; each is 1 when absent */
-    bool scales_branches;   /* embedding_multiplier, lm_head_multiplier, and multipliers of what
-                               attention, states and the mlp get and give apply */
-    bool blocks;            /* each layer is a mixer or an mlp: a list says which */
-    bool unrotated;         /* no layer has rope */
-    bool encodes;           /* an encoder and a decoder, with T5's keys */
+    bool paired_qk;        /* channels 2 i and 2 i + 1 of a head rotate together */
+    bool extra_logits;     /* as in struct spw_model_config */
+    bool cut_gate;         /* SPW_ACT_CUT_QUICK, whatever the activation key says */
+    bool predicts_next;    /* layers after the last one, or mtp_*, predict further tokens; */
+    bool may_add_mtp;      /* as in struct spw_model_config */
+    bool mtp_dense;        /* that layer has no experts */
+    bool multiplied;       /* attention_multiplier, embedding_multiplier, residual_multiplier and
+                              logits_scaling apply; each is 1 when absent */
+    bool scales_branches;  /* embedding_multiplier, lm_head_multiplier, and multipliers of what
+                              attention, states and the mlp get and give apply */
+    bool blocks;           /* each layer is a mixer or an mlp: a list says which */
+    bool unrotated;        /* no layer has rope */
+    bool encodes;          /* an encoder and a decoder */
+    bool counts_distances; /* numbers of distances, and an activation that says whether the mlp is
+                              gated: T5 */
+    const struct spw_key_name *names; /* of keys; NULL: the usual ones */
+    enum spw_position_kind positions;
+    uint32_t position_offset;
+    enum spw_family_rule scales_rows; /* by key: scale_embedding, embeddings times sqrt(hidden) */
+    int32_t start;                    /* the default of decoder_start_token_id; -1: bos */
+    bool forces_eos;                  /* the default of forced_eos_token_id is eos */
     bool scales_tied;       /* with a tied head, the last rows are divided by sqrt(hidden) */
     bool own_buckets;       /* as in struct spw_model_config */
     bool mixes_only;        /* no layer attends */
@@ -205,6 +214,9 @@ static inline bool spw_family_has_layer_norm(const struct spw_family *f)
 {
     return f->eps_key && f->norm == SPW_NORM_MEAN;
 }
+
+/* config_encoder.c: names of keys. */
+extern const struct spw_key_name spw_config_t5_names[], spw_config_bart_names[];
 
 /* By a model_type; NULL: there is none. */
 const struct spw_family *spw_family_find(const char *name);

@@ -87,8 +87,8 @@ int spw_config_read_family(struct spw_config_source *source)
     if (source->family && source->family->listed_as && !source->wrapper &&
         spw_keys_has(&source->text, "layer_types")) /* so does transformers */
         source->family = spw_family_find(source->family->listed_as);
-    if (source->family && source->family->encodes)
-        source->text.names = spw_config_t5_names;
+    if (source->family)
+        source->text.names = source->family->names;
     return source->family ? 0
                           : spw_keys_refuse(&source->text, "model_type",
                                             "a model type that docs/models.md lists");

@@ -84,7 +84,7 @@ static int read_activation(struct spw_model_config *out, const struct spw_config
     const struct spw_family *family = source->family;
     const char *key = family->activation_key ? family->activation_key : "hidden_act";
     const char *name = spw_family_activation(family);
-    if (family->encodes)
+    if (family->counts_distances)
         return 0; /* spw_config_read_encoder */
     if (family->cut_gate)
         return read_cut_gate(out, &source->text);
@@ -217,7 +217,10 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     if (q > 0 && !source->gguf) /* a GGUF file has tensors for it */
         SPW_TRY(spw_keys_number(keys, "qk_scale_factor", 1e-6, 1e6, &q));
     out->q_norm_scale = source->gguf ? 0 : (float)q;
-    if (source->family->scaled_rows)
+    bool scaled = source->family->scaled_rows;
+    if (source->family->scales_rows)
+        SPW_TRY(read_rule(source, "scale_embedding", source->family->scales_rows, &scaled));
+    if (scaled)
         out->embedding_scale = (float)sqrt(out->hidden);
     if (source->family->bf16_scale)
         out->embedding_scale = spw_bf16_to_f32(spw_f32_to_bf16(out->embedding_scale));
@@ -268,6 +271,10 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     out->qk_norm_by_head = family->qk_norm_by_head;
     out->qk_norm_bias = family->qk_norm_bias;
     out->parallel = family->parallel;
+    out->post_norms = family->post_norms;
+    out->embedding_norm = family->embedding_norm;
+    out->positions = family->positions;
+    out->position_offset = family->position_offset;
     if (family->parallel_key)
         SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
     out->rope_rounding = family->rope_rounding;

@@ -46,7 +46,6 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
 
 /* config_encoder.c, for a family that encodes. Counts the layers of both stacks; sets their kinds;
  * and reads the rest, after spw_config_read_operations and spw_config_read_stored. */
-extern const struct spw_key_name spw_config_t5_names[];
 int spw_config_count_stacks(struct spw_model_config *out, const struct spw_config_source *source);
 void spw_config_set_stacks(struct spw_model_config *out);
 int spw_config_read_encoder(struct spw_model_config *out, const struct spw_config_source *source);

@@ -78,6 +78,18 @@ static int read_count(const struct spw_keys *keys, const char *key, uint64_t *ou
     return 0;
 }
 
+/* A config.json without this key means the default of its class. */
+static int force_family_eos(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    int32_t *id = out->rule_tokens[SPW_FORCED_EOS] = spw_alloc_zero(1, sizeof *id);
+    if (!id)
+        return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
+    *id = source->family->eos;
+    if ((uint32_t)*id < out->vocab)
+        out->token_rules.lists[SPW_FORCED_EOS] = (struct spw_token_list){id, 1};
+    return 0;
+}
+
 /* As transformers, from generation_config.json, or from config.json where that file is missing. */
 static int read_rules(struct spw_model_config *out, const struct spw_config_source *source,
                       const struct spw_keys *generation)
@@ -91,6 +103,8 @@ static int read_rules(struct spw_model_config *out, const struct spw_config_sour
     } numbers[] = {{"no_repeat_ngram_size", &r->no_repeat_ngram_size},
                    {"min_length", &r->min_length},
                    {"min_new_tokens", &r->min_new_tokens}};
+    if (source->family->forces_eos && !generation->object)
+        SPW_TRY(force_family_eos(out, source));
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             SPW_TRY(read_count(places[i], numbers[k].key, numbers[k].at));
@@ -107,7 +121,7 @@ int spw_config_read_tokens(struct spw_model_config *out, const struct spw_config
                            const struct spw_keys *generation)
 {
     const struct spw_keys *places[] = {&source->top, &source->text, generation};
-    uint32_t n_bos = 0, start = 0;
+    uint32_t n_bos = 0, start = (uint32_t)source->family->start;
     out->bos = source->family->bos;
     out->eos[0] = source->family->eos;
     out->n_eos = source->family->eos >= 0;
@@ -124,6 +138,9 @@ int spw_config_read_tokens(struct spw_model_config *out, const struct spw_config
             SPW_TRY(SPW_OR_NULL(spw_keys_u32, places[i], "decoder_start_token_id", 0,
                                 out->vocab - 1, &start));
     }
-    out->start = (int32_t)start;
+    out->start = (int32_t)start < 0 ? out->bos : (int32_t)start;
+    if (source->family->encodes && (uint32_t)out->start >= out->vocab)
+        return spw_keys_refuse(&source->text, "decoder_start_token_id",
+                               "the token that answers begin with");
     return read_rules(out, source, generation);
 }

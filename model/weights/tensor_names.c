@@ -133,6 +133,7 @@ const char *spw_tensor_prefix(const struct spw_tensors *tensors)
                                          "embedding.weight",
                                          "decoder.block.0.layer.0.SelfAttention.q.weight",
                                          "layers.0.self_attn.q_proj.weight",
+                                         "decoder.layers.0.self_attn.q_proj.weight",
                                          "layers.0.linear_attn.out_proj.weight",
                                          "layers.0.conv.out_proj.weight",
                                          "norm.weight",
@@ -170,8 +171,9 @@ bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MO
     return true;
 }
 
-/* Of T5: parts of names behind "encoder.block.12." or "decoder.block.12.", whether the part is in
- * the second of the two layers that make the block (config.h), and the usual names. */
+/* Parts of names behind "encoder.block.12." or "decoder.block.12." (T5), "encoder.layers.12." or
+ * "decoder.layers.12." (BART), whether the part is in the second of the two layers that make the
+ * block (config.h), and the usual names. */
 static const struct {
     bool decoder, second;
     const char *own, *usual;
@@ -203,6 +205,41 @@ static const struct {
     {true, true, "layer.2.DenseReluDense.wi_1", "mlp.up_proj"},
     {true, true, "layer.2.DenseReluDense.wo", "mlp.down_proj"},
     {true, true, "layer.2.layer_norm", "post_attention_layernorm"},
+    {false, false, "self_attn.k_proj", "source_attn.k_proj"},
+    {false, false, "self_attn.v_proj", "source_attn.v_proj"},
+    {false, true, "self_attn.q_proj", "self_attn.q_proj"},
+    {false, true, "self_attn.out_proj", "self_attn.o_proj"},
+    {false, false, "self_attn_layer_norm", "input_layernorm"},
+    {false, true, "fc1", "mlp.up_proj"},
+    {false, true, "fc2", "mlp.down_proj"},
+    {false, true, "final_layer_norm", "post_attention_layernorm"},
+    {true, false, "self_attn.q_proj", "self_attn.q_proj"},
+    {true, false, "self_attn.k_proj", "self_attn.k_proj"},
+    {true, false, "self_attn.v_proj", "self_attn.v_proj"},
+    {true, false, "self_attn.out_proj", "self_attn.o_proj"},
+    {true, false, "self_attn_layer_norm", "input_layernorm"},
+    {true, false, "encoder_attn.k_proj", "source_attn.k_proj"},
+    {true, false, "encoder_attn.v_proj", "source_attn.v_proj"},
+    {true, true, "encoder_attn.q_proj", "self_attn.q_proj"},
+    {true, true, "encoder_attn.out_proj", "self_attn.o_proj"},
+    {true, true, "encoder_attn_layer_norm", "input_layernorm"},
+    {true, true, "fc1", "mlp.up_proj"},
+    {true, true, "fc2", "mlp.down_proj"},
+    {true, true, "final_layer_norm", "post_attention_layernorm"},
+};
+
+/* The same of what is in no block. */
+static const struct {
+    const char *own, *usual;
+} stack_ends[] = {
+    {"encoder.final_layer_norm", "source_norm"},
+    {"decoder.final_layer_norm", "norm"},
+    {"encoder.layer_norm", "source_norm"},
+    {"decoder.layer_norm", "norm"},
+    {"encoder.layernorm_embedding", "source_embedding_norm"},
+    {"decoder.layernorm_embedding", "embedding_norm"},
+    {"encoder.embed_positions", "source_positions"},
+    {"decoder.embed_positions", "positions"},
 };
 
 /* A file has one to three copies of the embedding: the name of the copy that is used. */
@@ -218,20 +255,33 @@ static const char *stack_embedding(const struct spw_tensors *tensors, const char
     return "decoder.embed_tokens.weight";
 }
 
+/* The bytes before the part: those of "decoder.layers.12.", or none. */
+static int before_block(const char *name, unsigned *block)
+{
+    static const char *const starts[] = {"encoder.block.", "decoder.block.", "encoder.layers.",
+                                         "decoder.layers."};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        const int start = (int)strlen(starts[i]);
+        int n = 0;
+        if (begins_with(name, starts[i]) && sscanf(name + start, "%5u.%n", block, &n) == 1 && n)
+            return start + n;
+    }
+    *block = 0;
+    return 0;
+}
+
 bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix, const char *name,
                            uint32_t n_source_layers, char out[SPW_MOST_TENSOR_NAME])
 {
     const char *const whole[][2] = {
         {stack_embedding(tensors, prefix), "model.embed_tokens.weight"},
-        {"encoder.final_layer_norm.weight", "model.source_norm.weight"},
-        {"decoder.final_layer_norm.weight", "model.norm.weight"},
         {"lm_head.weight", "lm_head.weight"},
+        {"final_logits_bias", "lm_head.bias"},
         {"encoder.embed_tokens.weight", NULL}, /* other copies */
         {"decoder.embed_tokens.weight", NULL},
         {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
          NULL}}; /* unused */
     unsigned block;
-    int n = 0;
     if (begins_with(name, prefix))
         name += strlen(prefix);
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
@@ -239,8 +289,13 @@ bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix
             return whole[i][1] && snprintf(out, SPW_MOST_TENSOR_NAME, "%s", whole[i][1]) > 0;
     const bool decoder = begins_with(name, "decoder.");
     snprintf(out, SPW_MOST_TENSOR_NAME, "model.%s", name);
-    if (sscanf(name, decoder ? "decoder.block.%5u.%n" : "encoder.block.%5u.%n", &block, &n) != 1 ||
-        (!decoder && block >= n_source_layers / 2))
+    for (size_t i = 0; i < sizeof stack_ends / sizeof *stack_ends; i++) {
+        const char *end = after(name, 0, stack_ends[i].own);
+        if (end)
+            return snprintf(out, SPW_MOST_TENSOR_NAME, "model.%s%s", stack_ends[i].usual, end) > 0;
+    }
+    const int n = before_block(name, &block);
+    if (!decoder && block >= n_source_layers / 2)
         return true; /* nothing calls for it */
     for (size_t i = 0; i < sizeof stack_parts / sizeof *stack_parts && n; i++) {
         const char *end =

@@ -425,6 +425,7 @@ static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum
     SPW_TRY(spw_find_scale(f, c, head.tensor, &head.scale));
     w->embedding.type = w->embedding.tensor->dtype;
     SPW_TRY(open_inputs(w, f));
+    SPW_TRY(spw_positions_open(w, f));
     head.type = product_type(head.tensor, compute);
     return lay_out_blocks(w, f, &head, compute);
 }

@@ -129,8 +129,10 @@ struct spw_layer_small {
     uint64_t experts_norm, router_norm, after_dense_norm, after_experts_norm;
     uint64_t expert_scale;                         /* [experts] */
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
+    uint64_t sum_norm, mlp_sum_norm;               /* [hidden], post_norms */
     uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
+    uint64_t source_bias;   /* of SPW_MATRIX_SOURCE_K, then of V */
     uint64_t extra_logits;  /* [heads] */
     uint64_t relative_bias; /* [heads][2 most_distance + 1]: by key - query + most_distance */
     uint64_t router;        /* [experts][hidden] */
@@ -171,6 +173,10 @@ struct spw_weights {
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
     uint64_t source_norm;                 /* of rows that have passed the encoder */
+    /* [0] of the source, [1] of the others: a float offset, [hidden]; a table of positions, NULL:
+     * they are computed, or the model has none. */
+    uint64_t embedding_norm[2];
+    const struct spw_tensor *positions[2];
     /* float offsets, [hidden], of the MTP layer: norms of its two inputs, and its last one */
     uint64_t mtp_embedding_norm, mtp_hidden_norm, mtp_norm;
     uint64_t bare_norm; /* float offset, [hidden or head_dim] ones: of norms without weights */
@@ -249,10 +255,16 @@ void spw_weights_operands_as_read(const struct spw_weights *w, uint32_t b, const
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at);
 /* Computes the rope tables for a sequence of this length, in w->rope. Call prepare before. */
 int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err);
-/* Writes the embedding rows of n tokens, scaled and rounded to the compute type, to rows
- * [n][hidden]; and the numbers that layers get of the tokens, scaled and rounded likewise, to
- * inputs [n][n_layers * layer_inputs]. */
-void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                       enum spw_dtype compute, void *rows, void *inputs);
+/* Writes the embedding rows of n tokens, scaled and rounded to the compute type, plus those of
+ * their positions, to rows [n][hidden]; and the numbers that layers get of the tokens, scaled and
+ * rounded likewise, to inputs [n][n_layers * layer_inputs]. */
+struct spw_embed_args {
+    const int32_t *tokens; /* all of a source, or none */
+    size_t n;
+    uint64_t position; /* of the first token in its stack */
+    enum spw_dtype compute;
+    void *rows, *inputs;
+};
+void spw_weights_embed(const struct spw_weights *w, const struct spw_embed_args *a);
 
 #endif

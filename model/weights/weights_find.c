@@ -154,6 +154,11 @@ int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
     return check_shape(f, *out, shape, n_dims);
 }
 
+const struct spw_tensor *spw_find_by_name(const struct spw_finder *f, const char *name)
+{
+    return look_up(f, name);
+}
+
 const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
                                            const char *name)
 {

@@ -33,7 +33,8 @@ int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *nam
 /* A tensor of bytes, dtype U8. */
 int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
                    const uint64_t *shape, uint32_t n_dims, const struct spw_tensor **out);
-/* The tensor of this name, of any shape; NULL: the layer has none. */
+/* The tensor of this name, of any shape; NULL: the files have none, or the layer has none. */
+const struct spw_tensor *spw_find_by_name(const struct spw_finder *f, const char *name);
 const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
                                            const char *name);
 /* The factors of an FP8 matrix; NULL where it has none. */
@@ -70,6 +71,13 @@ int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw
 /* The address of the matrix in the mapped file, and its stored bytes. */
 const uint8_t *spw_matrix_data(const struct spw_matrix *m);
 uint64_t spw_matrix_bytes(const struct spw_matrix *m);
+
+/* ---- weights_positions.c ---- */
+
+/* The tables of positions that the files have. */
+int spw_positions_open(struct spw_weights *w, const struct spw_finder *f);
+/* Adds the rows of the positions, rounded to the compute type, to a->rows. */
+void spw_positions_add(const struct spw_weights *w, const struct spw_embed_args *a);
 
 /* ---- weights_small.c: norms, biases, places of rope frequencies ---- */
 

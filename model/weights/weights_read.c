@@ -258,20 +258,23 @@ static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens
 }
 
 /* The table of inputs may be larger than all memory: none of its pages stays, either. */
-void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                       enum spw_dtype compute, void *rows, void *inputs)
+void spw_weights_embed(const struct spw_weights *w, const struct spw_embed_args *a)
 {
-    embed(&w->embedding, w->config->embedding_scale, tokens, n, compute, rows);
-    for (size_t i = 0; w->config->normed_rows && i < n; i++)
-        norm_row((uint8_t *)rows + i * spw_row_bytes(compute, w->embedding.k), w->embedding.k,
-                 w->config->rms_eps, compute);
-    release_embedding(w, tokens, n);
+    const size_t row_bytes = spw_row_bytes(a->compute, w->embedding.k);
+    embed(&w->embedding, w->config->embedding_scale, a->tokens, a->n, a->compute, a->rows);
+    for (size_t i = 0; w->config->normed_rows && i < a->n; i++)
+        norm_row((uint8_t *)a->rows + i * row_bytes, w->embedding.k, w->config->rms_eps,
+                 a->compute);
+    release_embedding(w, a->tokens, a->n);
+    if (w->config->positions)
+        spw_positions_add(w, a);
     if (!w->config->layer_inputs)
         return;
-    embed(&w->inputs, sqrtf((float)w->config->layer_inputs), tokens, n, compute, inputs);
-    if (n >= MANY_ROWS)
+    embed(&w->inputs, sqrtf((float)w->config->layer_inputs), a->tokens, a->n, a->compute,
+          a->inputs);
+    if (a->n >= MANY_ROWS)
         spw_tensors_release(spw_matrix_data(&w->inputs), spw_matrix_bytes(&w->inputs));
-    for (size_t i = 0; n < MANY_ROWS && i < n; i++)
-        release_around(&w->inputs, (uint32_t)spw_plain_token(tokens[i]),
+    for (size_t i = 0; a->n < MANY_ROWS && i < a->n; i++)
+        release_around(&w->inputs, (uint32_t)spw_plain_token(a->tokens[i]),
                        (struct rows){0, w->inputs.n});
 }

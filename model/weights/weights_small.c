@@ -432,21 +432,22 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
     const struct norm_names *norms = norm_names(c, f, layer);
     const uint64_t q = spw_config_q_width(c, layer), kv = spw_config_kv_width(c, layer);
     const uint64_t hidden = c->hidden;
-    uint64_t next;
+    uint64_t next, *const first_norm = c->post_norms ? &s->sum_norm : &s->attention_norm;
     const bool after = c->sandwich || c->late_norms, experts = c->has_experts[layer];
     const bool beside = experts && e->beside, stores = spw_config_stores_kv(c, layer);
     const bool mixes = spw_config_mixes(c, layer), attends = spw_config_attends(c, layer);
     const bool normed =
         layer < c->n_source_layers && layer % 2; /* by the norm of the layer before */
-    const bool mlp = c->has_mlp[layer], has_bias = c->qkv_bias && attends;
+    const bool queries = spw_config_has_queries(c, layer);
+    const bool mlp = c->has_mlp[layer], has_bias = c->qkv_bias && queries;
+    const bool source_bias = c->qkv_bias && spw_config_keeps_source(c, layer);
     const bool joined = has_bias && spw_find_by_layer(f, layer, "self_attn.qkv_proj.bias");
     const bool each = has_bias && !joined;
     const uint64_t in_q = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? 2 : 1;
     const struct wanted vectors[] = {
-        {mixes && !c->late_norms && !normed, small_norm, "input_layernorm", hidden,
-         &s->attention_norm},
+        {mixes && !c->late_norms && !normed, small_norm, "input_layernorm", hidden, first_norm},
         {mlp && !c->late_norms && !c->parallel, small_mlp_norm, norms->before_mlp, hidden,
-         &s->mlp_norm},
+         c->post_norms ? &s->mlp_sum_norm : &s->mlp_norm},
         {mixes && after, small_norm, norms->after_attention, hidden, &s->after_attention_norm},
         {mlp && after, small_norm, norms->after_mlp, hidden, &s->after_mlp_norm},
         {attends && c->extra_logits, small_vector, "self_attn.sinks", c->n_heads, &s->extra_logits},
@@ -463,14 +464,18 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
         {c->layer_scales, small_vector, "layer_scalar", 1, &s->layer_scale},
         {joined, small_attention_bias, "self_attn.qkv_proj.bias", q + 2 * kv, &s->qkv_bias},
         {each, small_attention_bias, "self_attn.q_proj.bias", q * in_q, &s->qkv_bias},
-        {each && stores, small_attention_bias, "self_attn.k_proj.bias", kv, &next},
-        {each && stores && !c->v_is_k[c->layer_kinds[layer]], small_attention_bias,
+        {each && attends && stores, small_attention_bias, "self_attn.k_proj.bias", kv, &next},
+        {each && attends && stores && !c->v_is_k[c->layer_kinds[layer]], small_attention_bias,
          "self_attn.v_proj.bias", kv, &next},
-        {attends && c->o_bias, small_attention_bias, "self_attn.o_proj.bias", hidden, &s->o_bias},
+        {queries && c->o_bias, small_attention_bias, "self_attn.o_proj.bias", hidden, &s->o_bias},
+        {source_bias, small_attention_bias, "source_attn.k_proj.bias", kv, &s->source_bias},
+        {source_bias, small_attention_bias, "source_attn.v_proj.bias", kv, &next},
     };
     SPW_TRY(small_wanted(w, f, layer, vectors, sizeof vectors / sizeof *vectors));
-    if (normed)
-        s->attention_norm = w->small_layers[layer - 1].attention_norm;
+    if (normed) {
+        s->attention_norm = s[-1].attention_norm;
+        s->sum_norm = s[-1].sum_norm;
+    }
     SPW_TRY(small_distances(w, f, layer));
     if (spw_config_has_state(c, layer))
         SPW_TRY(small_state(w, f, layer));
@@ -533,22 +538,57 @@ static int small_rope(struct spw_weights *w, const struct spw_finder *f)
     return 0;
 }
 
+/* A norm of the model: weights, and biases after them. */
+static int small_model_norm(struct spw_weights *w, const struct spw_finder *f, const char *weights,
+                            const char *biases, uint64_t *at)
+{
+    const uint32_t hidden = w->config->hidden;
+    uint64_t next;
+    SPW_TRY(small_of_model(w, f, weights, hidden, at));
+    return w->config->norm_bias ? small_of_model(w, f, biases, hidden, &next) : 0;
+}
+
+/* Norms of the stacks of a model with an encoder. */
+static int small_stacks(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_model_config *c = w->config;
+    if (c->embedding_norm) {
+        SPW_TRY(small_model_norm(w, f, "model.source_embedding_norm.weight",
+                                 "model.source_embedding_norm.bias", &w->embedding_norm[0]));
+        SPW_TRY(small_model_norm(w, f, "model.embedding_norm.weight", "model.embedding_norm.bias",
+                                 &w->embedding_norm[1]));
+    }
+    return c->n_source_layers && !c->post_norms
+               ? small_model_norm(w, f, "model.source_norm.weight", "model.source_norm.bias",
+                                  &w->source_norm)
+               : 0;
+}
+
+/* Models with an encoder have a row of them, or none. */
+static int small_head_bias(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_model_config *c = w->config;
+    const char *name = "lm_head.bias";
+    const struct spw_tensor *t;
+    if (!c->head_bias || (c->n_source_layers && !spw_find_by_name(f, name)))
+        return 0;
+    SPW_TRY(c->n_source_layers ? spw_find_tensor(f, name, 1, c->vocab, &t)
+                               : spw_find_tensor(f, name, c->vocab, 0, &t));
+    return small_tensor(w, t, &w->head_bias);
+}
+
 /* The last norm, through whose weights logits are divided, and the biases of the head. */
 static int small_ends(struct spw_weights *w, const struct spw_finder *f)
 {
     const struct spw_model_config *c = w->config;
-    uint64_t biases;
-    w->final_norm = w->bare_norm;
-    if (!c->norm_bare) {
-        SPW_TRY(small_of_model(w, f, "model.norm.weight", c->hidden, &w->final_norm));
-        last_note(w)->plus_one = c->norm_plus_one && !c->plain_last;
-        last_note(w)->divisor = c->logit_divisor;
+    if (!c->norm_bare && !c->post_norms) {
+        SPW_TRY(small_model_norm(w, f, "model.norm.weight", "model.norm.bias", &w->final_norm));
+        struct spw_small_note *weights = last_note(w) - c->norm_bias;
+        weights->plus_one = c->norm_plus_one && !c->plain_last;
+        weights->divisor = c->logit_divisor;
     }
-    if (c->n_source_layers)
-        SPW_TRY(small_of_model(w, f, "model.source_norm.weight", c->hidden, &w->source_norm));
-    if (c->norm_bias)
-        SPW_TRY(small_of_model(w, f, "model.norm.bias", c->hidden, &biases));
-    return c->head_bias ? small_of_model(w, f, "lm_head.bias", c->vocab, &w->head_bias) : 0;
+    SPW_TRY(small_stacks(w, f));
+    return small_head_bias(w, f);
 }
 
 /* Branches with the same scale share it. */
@@ -594,9 +634,11 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
         return -ENOMEM;
     memset(w->small_layers, 0xff, c->n_layers * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
     w->rope_factors = w->long_rope_factors = w->bare_norm = w->head_bias = w->inputs_norm =
-        w->inputs_factor = SPW_SMALL_NONE;
+        w->inputs_factor = w->source_norm = w->embedding_norm[0] = w->embedding_norm[1] =
+            SPW_SMALL_NONE;
     if (c->norm_bare || c->qk_norm_last)
         SPW_TRY(small_fill(w, spw_max_u64(c->hidden, widest_head(c)), 1, &w->bare_norm));
+    w->final_norm = w->bare_norm;
     for (uint32_t l = 0; l < c->n_layers; l++)
         SPW_TRY(small_layer(w, f, l));
     SPW_TRY(small_ends(w, f));

@@ -261,6 +261,7 @@ static int check_biases(const struct spw_batch *b, const struct spw_sampling *s,
 static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
                          struct spw_error *err)
 {
+    const struct spw_model_config *c = spw_engine_config(b->engine);
     unsigned long long i = b->n_submitted + 1;
     uint64_t needed, context = spw_engine_plan(b->engine)->context;
     size_t n_computed = r->max_new_tokens > 0 ? r->max_new_tokens - 1 : 0; /* the last is picked */
@@ -271,6 +272,13 @@ static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
                         "request %llu: found %zu prompt tokens and %zu to generate, expected a sum "
                         "within the context of %llu tokens",
                         i, r->n_prompt, r->max_new_tokens, (unsigned long long)context);
+    const uint64_t n_source = c->n_source_layers ? spw_source_length(r->prompt, r->n_prompt) : 0;
+    if (needed > spw_config_most_tokens(c, n_source))
+        return spw_fail(err, -E2BIG,
+                        "request %llu: found %llu tokens of a source and %llu others, expected at "
+                        "most %llu of each, which the model has positions for",
+                        i, (unsigned long long)n_source, (unsigned long long)(needed - n_source),
+                        (unsigned long long)c->stack_positions);
     if (r->n_given > r->max_new_tokens)
         return spw_fail(err, -EINVAL,
                         "request %llu: found %zu tokens generated before, expected at most the %zu "

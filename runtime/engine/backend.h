@@ -6,6 +6,7 @@
 #include "offload/device/lane.h"
 #include "offload/io/io.h"
 
+struct spw_embed_args;
 struct spw_weights;
 
 struct spw_backend {
@@ -29,8 +30,7 @@ struct spw_backend {
     bool host_lane;
     /* Writes rows of embeddings, and of the numbers that layers get beside them, to host memory:
      * spw_weights_embed, or nothing. */
-    void (*embed)(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                  enum spw_dtype compute, void *rows, void *inputs);
+    void (*embed)(const struct spw_weights *w, const struct spw_embed_args *a);
     /* Queues a read of `bytes` (a multiple of 1 MiB, 64-byte aligned) of device memory, to measure
      * its speed. `sink`: 4 bytes on the device. */
     int (*read)(const void *from, uint64_t bytes, void *sink, spw_stream s);

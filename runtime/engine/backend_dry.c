@@ -26,10 +26,9 @@ NOTHING(conv)
 NOTHING(recur)
 NOTHING(gated_norm)
 
-static void no_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                     enum spw_dtype compute, void *rows, void *inputs)
+static void no_embed(const struct spw_weights *w, const struct spw_embed_args *a)
 {
-    (void)w, (void)tokens, (void)n, (void)compute, (void)rows, (void)inputs;
+    (void)w, (void)a;
 }
 
 void spw_backend_dry(struct spw_dry_backend *out, const struct spw_backend *of,

@@ -60,6 +60,12 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
                         "span %zu: %llu tokens of a source and %zu others; a sequence of a model "
                         "with an encoder has some of both, and logits after the others",
                         i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source));
+    if (s->n_tokens > spw_config_most_tokens(&e->model.config, n_source))
+        return spw_fail(err, -E2BIG,
+                        "span %zu: %llu tokens of a source and %zu others; the model has positions "
+                        "for %llu of each",
+                        i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source),
+                        (unsigned long long)e->model.config.stack_positions);
     for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
         if ((s->tokens[j] < 0 && j >= n_source) || (uint32_t)spw_plain_token(s->tokens[j]) >= vocab)
             return spw_fail(err, -EINVAL,

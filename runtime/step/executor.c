@@ -181,6 +181,8 @@ static int run_rows(struct spw_executor *x, uint32_t layer, const struct spw_lay
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
     SPW_TRY(spw_hidden_get(&x->step->hidden, x->config->n_layers, layer, k, &h));
+    if (layer == (chunk->source ? 0 : x->config->n_source_layers))
+        SPW_TRY(spw_forward_embedded(&x->forward, chunk->source, h, chunk->rows));
     if (chunk->source)
         return run_source(x, layer, w, chunk, h);
     if (spw_config_is_mtp(x->config, layer))

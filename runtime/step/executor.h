@@ -31,8 +31,8 @@ struct spw_dry_hooks {
 
 struct spw_executor_options {
     const struct spw_ops *ops; /* kernels */
-    void (*embed)(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                  enum spw_dtype compute, void *rows, void *inputs); /* as in struct spw_backend */
+    void (*embed)(const struct spw_weights *w,
+                  const struct spw_embed_args *a); /* as in struct spw_backend */
     const struct spw_plan *plan;
     struct spw_weights *weights;
     struct spw_prefetch *prefetch;

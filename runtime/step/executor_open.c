@@ -56,9 +56,15 @@ static void embed(void *context, const struct spw_chunk *chunk, void *out, void 
     const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
     uint8_t *to = out, *inputs_to = inputs;
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
-        const int32_t *tokens = x->step->items[parts[i].span].tokens + parts[i].from;
-        uint64_t n = parts[i].to - parts[i].from;
-        x->o.embed(x->o.weights, tokens, n, x->plan->info.compute, to, inputs_to);
+        const uint64_t n = parts[i].to - parts[i].from;
+        const uint64_t n_source = x->step->spans[parts[i].span].n_source;
+        x->o.embed(x->o.weights, &(struct spw_embed_args){
+                                     .tokens = x->step->items[parts[i].span].tokens + parts[i].from,
+                                     .n = n,
+                                     .position = parts[i].from - (chunk->source ? 0 : n_source),
+                                     .compute = x->plan->info.compute,
+                                     .rows = to,
+                                     .inputs = inputs_to});
         to += n * x->plan->hidden_row_bytes;
         inputs_to += n * x->plan->inputs_row_bytes;
     }

@@ -34,14 +34,13 @@ static int32_t poison = -1;            /* a token whose numbers are not finite *
 static struct spw_backend backend;
 static uint8_t fingerprint[SPW_FINGERPRINT_BYTES]; /* of the latest run with o.saves */
 
-static void embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                  enum spw_dtype compute, void *rows, void *inputs)
+static void embed(const struct spw_weights *w, const struct spw_embed_args *a)
 {
-    const size_t bytes = w->config->hidden * spw_dtype_bytes(compute);
-    spw_weights_embed(w, tokens, n, compute, rows, inputs);
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] == poison) /* every type of numbers has a NaN of these bits */
-            memset((char *)rows + i * bytes, 0xff, bytes);
+    const size_t bytes = w->config->hidden * spw_dtype_bytes(a->compute);
+    spw_weights_embed(w, a);
+    for (size_t i = 0; i < a->n; i++)
+        if (a->tokens[i] == poison) /* every type of numbers has a NaN of these bits */
+            memset((char *)a->rows + i * bytes, 0xff, bytes);
 }
 
 static uint32_t propose(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match)

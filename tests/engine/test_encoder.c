@@ -22,7 +22,9 @@ enum {
     ANSWERS = BEAMS + 2, /* of run_batch */
 };
 
-static const char *const folders[] = {"t5_relu", "t5_gated", "umt5_buckets"};
+static const char *const folders[] = {"t5_relu", "t5_gated", "umt5_buckets", "bart_long"};
+
+enum { N_FOLDERS = sizeof folders / sizeof *folders };
 
 /* Sequences, and the logits after each of their tokens. */
 struct truth {
@@ -317,6 +319,38 @@ static void check_refusals(const struct truth *t)
     spw_engine_close(e);
 }
 
+/* A stack has positions for 64 tokens: a batch, and a session, refuse longer ones. */
+static void check_stack(void)
+{
+    enum { MOST = 64 };
+    int32_t ids[3 * MOST];
+    struct spw_options o = plain(SPW_KV_EXACT);
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    uint64_t id;
+    o.context = 3 * MOST;
+    struct spw_engine *e = run_open("tests/golden/bart_plain", &o);
+    CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (int i = 0; i < 3 * MOST; i++)
+        ids[i] = i % 90;
+    for (size_t more = 0; more < 2; more++)
+        for (size_t new = 0; new < 2; new ++) {
+            const struct spw_request q = {
+                .prompt = ids, .n_prompt = MOST + more, .max_new_tokens = MOST + new};
+            const int rc = spw_batch_submit(b, &q, &id, &err);
+            CHECK_MSG(rc == (more || new ? -E2BIG : 0), "%zu, %zu: %s", more, new, err.text);
+        }
+    spw_batch_close(b);
+    struct spw_session *s = run_session(e);
+    for (int i = 0; i <= MOST; i++)
+        ids[i] = spw_source_token(ids[i]);
+    const struct spw_span longer = {s, ids, MOST + 2, 1}, right = {s, ids + 1, 2 * MOST, 1};
+    CHECK(spw_sync(e, &longer, 1, NULL, NULL, &err) == -E2BIG);
+    CHECK_MSG(!spw_sync(e, &right, 1, NULL, NULL, &err), "%s", err.text);
+    spw_session_close(s);
+    spw_engine_close(e);
+}
+
 /* One answer: the bytes that the run moves are those that the dry run predicts. */
 static void check_prediction(const struct truth *t)
 {
@@ -357,9 +391,10 @@ int main(int argc, char **argv)
     struct truth t;
     if (!run_is_there())
         return CHECK_SKIP;
+    check_stack();
     for (int i = 0; i < draws; i += LIVES) {
         const enum spw_kv_precision precision = precisions[check_random(&seed) % 4];
-        truth_make(&t, folders[check_random(&seed) % 3], precision, &seed);
+        truth_make(&t, folders[check_random(&seed) % N_FOLDERS], precision, &seed);
         for (int k = 0; k < LIVES; k++)
             run_life(&t, precision, &seed);
         if (i < 12) {

@@ -20,6 +20,10 @@ T5 = dict(model_type="t5", architectures=["T5ForConditionalGeneration"], d_model
           num_layers=2, num_decoder_layers=2, vocab_size=96, feed_forward_proj="relu", layer_norm_epsilon=1e-6,
           relative_attention_num_buckets=32, relative_attention_max_distance=128, decoder_start_token_id=0,
           pad_token_id=0, eos_token_id=1, is_encoder_decoder=True, n_positions=512, torch_dtype="float32")
+BART = dict(model_type="bart", architectures=["BartForConditionalGeneration"], d_model=32, encoder_ffn_dim=40,
+            decoder_ffn_dim=40, encoder_attention_heads=4, decoder_attention_heads=4, encoder_layers=2, decoder_layers=2,
+            vocab_size=96, max_position_embeddings=64, activation_function="gelu", scale_embedding=False, bos_token_id=0,
+            pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, is_encoder_decoder=True, torch_dtype="float32")
 GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "t5_relu": (T5, 150, 60, "f32"),
@@ -29,23 +33,28 @@ CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "mt5_gated": (T5 | GATED | dict(model_type="mt5", architectures=["MT5ForConditionalGeneration"]), 40, 30, "bf16"),
     "umt5_buckets": (T5 | dict(model_type="umt5", architectures=["UMT5ForConditionalGeneration"],
                                feed_forward_proj="gated-gelu"), 128, 20, "bf16"),
+    "bart_plain": (BART, 40, 30, "f32"),
+    "bart_long": (BART | dict(max_position_embeddings=704, decoder_layers=3, scale_embedding=True,
+                              activation_function="gelu_new"), 530, 150, "bf16"),
 }
 
 
 def random_weights(model, generator):
-    """Scores are not scaled in these families, so queries are small; numbers of distances matter."""
+    """Scores are not scaled in T5's families, so queries are small; numbers of distances matter."""
     weights = {}
     for name, value in model.state_dict().items():
         if name.endswith("embed_tokens.weight") or (name == "lm_head.weight" and model.config.tie_word_embeddings):
             continue  # those of "shared"
         x = torch.randn(value.shape, generator=generator)
-        if "layer_norm" in name:
-            x = 1 + 0.2 * x
+        if "layer_norm" in name or "layernorm" in name:
+            x = name.endswith("weight") + 0.2 * x
         elif "relative_attention_bias" in name:
             x = 1.5 * x
         elif name.endswith((".q.weight", ".k.weight")):
             x = x * 0.15
-        elif name != "shared.weight":
+        elif name.endswith((".bias", "embed_positions.weight")):
+            x = 0.3 * x
+        elif not name.endswith("shared.weight") and name != "final_logits_bias":
             x = x / value.shape[-1] ** 0.5
         weights[name] = x
     return weights

@@ -156,7 +156,9 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     FIELD(o, c, embedding_scale), FIELD(o, c, normed_rows), FIELD(o, c, dtype);
     FIELD(o, c, n_slices), FIELD(o, c, wide_readers);
     FIELD(o, c, n_source_layers), FIELD(o, c, start), FIELD(o, c, n_buckets);
-    FIELD(o, c, most_distance), FIELD(o, c, own_buckets);
+    FIELD(o, c, most_distance), FIELD(o, c, own_buckets), FIELD(o, c, post_norms);
+    FIELD(o, c, embedding_norm), FIELD(o, c, positions), FIELD(o, c, position_offset);
+    FIELD(o, c, stack_positions);
     FIELD(o, c, layer_inputs), FIELD(o, c, input_vocab), FIELD(o, c, n_more_layers);
     FIELD(o, c, kinds_listed), FIELD(o, c, window), FIELD(o, c, cache_implementation);
     FIELD(o, c, cache_by_generation), FIELD(o, c, n_eos), FIELD(o, c, bos);
@@ -209,39 +211,23 @@ static inline bool constant(const char *name, json_int_t *out)
     static const struct {
         const char *name;
         int value;
-    } names[] = {{NAME(NORM_LLAMA)},
-                 {NAME(NORM_LATE)},
-                 {NAME(NORM_MEAN)},
-                 {NAME(ACT_SILU)},
-                 {NAME(ACT_GELU_TANH)},
-                 {NAME(ACT_RELU)},
-                 {NAME(ACT_GELU_QUICK)},
-                 {NAME(ACT_RELU_SQUARED)},
-                 {NAME(ROPE_DEFAULT)},
-                 {NAME(ROPE_LINEAR)},
-                 {NAME(ROPE_DYNAMIC)},
-                 {NAME(ROPE_LLAMA3)},
-                 {NAME(ROPE_YARN)},
-                 {NAME(ROPE_LONG)},
-                 {NAME(ROPE_FACTORS)},
-                 {NAME(ROPE_PROPORTIONAL)},
-                 {NAME(MIXER_NONE)},
-                 {NAME(MIXER_CONV)},
-                 {NAME(MIXER_DELTA)},
-                 {NAME(MIXER_SSD)},
-                 {NAME(MIXER_SCAN)},
-                 {NAME(MIXER_LRU)},
-                 {NAME(DTYPE_AUTO)},
-                 {NAME(DTYPE_F32)},
-                 {NAME(DTYPE_BF16)},
-                 {NAME(ROUTE_SOFTMAX)},
-                 {NAME(ROUTE_SIGMOID)},
-                 {NAME(ROPE_ROUNDS_ALL)},
-                 {NAME(LAYER_FULL)},
-                 {NAME(LAYER_STATE)},
-                 {NAME(ATTENTION_GATE_APART)},
-                 {NAME(ROPE_ROUNDS_ANGLES)},
-                 {NAME(ROPE_ROUNDS_RESULT)}};
+    } names[] = {{NAME(NORM_LLAMA)},         {NAME(NORM_LATE)},
+                 {NAME(NORM_MEAN)},          {NAME(ACT_SILU)},
+                 {NAME(ACT_GELU_ERF)},       {NAME(ACT_GELU_TANH)},
+                 {NAME(ACT_RELU)},           {NAME(ACT_GELU_QUICK)},
+                 {NAME(ACT_RELU_SQUARED)},   {NAME(ROPE_DEFAULT)},
+                 {NAME(ROPE_LINEAR)},        {NAME(ROPE_DYNAMIC)},
+                 {NAME(ROPE_LLAMA3)},        {NAME(ROPE_YARN)},
+                 {NAME(ROPE_LONG)},          {NAME(ROPE_FACTORS)},
+                 {NAME(ROPE_PROPORTIONAL)},  {NAME(MIXER_NONE)},
+                 {NAME(MIXER_CONV)},         {NAME(MIXER_DELTA)},
+                 {NAME(MIXER_SSD)},          {NAME(MIXER_SCAN)},
+                 {NAME(MIXER_LRU)},          {NAME(DTYPE_AUTO)},
+                 {NAME(DTYPE_F32)},          {NAME(DTYPE_BF16)},
+                 {NAME(ROUTE_SOFTMAX)},      {NAME(ROUTE_SIGMOID)},
+                 {NAME(ROPE_ROUNDS_ALL)},    {NAME(LAYER_FULL)},
+                 {NAME(LAYER_STATE)},        {NAME(ATTENTION_GATE_APART)},
+                 {NAME(ROPE_ROUNDS_ANGLES)}, {NAME(ROPE_ROUNDS_RESULT)}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) {
             *out = names[i].value;
