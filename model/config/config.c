@@ -11,7 +11,6 @@
 /* Larger than any model: see config_parts.h. */
 #define MAX_HIDDEN (1u << 20)
 #define MAX_HEADS 4096
-#define MAX_VOCAB (1u << 24)
 
 static int require_u32(const struct spw_keys *keys, const char *key, uint32_t high, uint32_t *out)
 {

@@ -228,6 +228,8 @@ struct spw_model_config {
      *                       passed the encoder, in front of their own in the same tiles
      *             2 i + 1   CROSS: queries over those of the source, the mlp */
     uint32_t n_source_layers;
+    uint32_t source_vocab; /* of the source, which may have an embedding of its own */
+    bool own_source_rows;
     int32_t start;            /* the token after the source */
     uint64_t stack_positions; /* the most tokens of the source, and of the others; 0: no limit */
     uint32_t n_buckets;       /* of distances, each with a number for each head that is added to its
@@ -362,6 +364,10 @@ static inline uint64_t spw_mixer_conv_floats(const struct spw_mixer_config *m)
 static inline uint64_t spw_mixer_state_floats(const struct spw_mixer_config *m)
 {
     return spw_mixer_conv_floats(m) + (uint64_t)m->heads * m->key_dim * m->value_dim;
+}
+static inline uint32_t spw_config_vocab(const struct spw_model_config *c, bool source)
+{
+    return source ? c->source_vocab : c->vocab;
 }
 /* The most tokens of a sequence with so many tokens in its source; 0: no sequence has that many. */
 static inline uint64_t spw_config_most_tokens(const struct spw_model_config *c, uint64_t n_source)

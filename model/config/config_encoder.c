@@ -43,6 +43,8 @@ const struct spw_key_name spw_config_bart_names[] = {
     {"num_hidden_layers", "encoder_layers"},
     {"num_decoder_layers", "decoder_layers"},
     {"vocab_size", "vocab_size"},
+    {"decoder_vocab_size", "decoder_vocab_size"},
+    {"share_encoder_decoder_embeddings", "share_encoder_decoder_embeddings"},
     {"max_position_embeddings", "max_position_embeddings"},
     {"activation_function", "activation_function"},
     {"scale_embedding", "scale_embedding"},
@@ -50,6 +52,7 @@ const struct spw_key_name spw_config_bart_names[] = {
     {"decoder_start_token_id", "decoder_start_token_id"},
     {"bos_token_id", "bos_token_id"},
     {"eos_token_id", "eos_token_id"},
+    {"pad_token_id", "pad_token_id"},
     {"cache_implementation", "cache_implementation"},
     {"quantization_config", "quantization_config"},
     {"dtype", "dtype"},
@@ -115,13 +118,33 @@ static int check_decoder(const struct spw_model_config *out, const struct spw_ke
     return 0;
 }
 
-/* Each stack has its own positions, and a sequence has the tokens of both. */
-static void count_positions(struct spw_model_config *out)
+/* Each stack has its own positions, and a sequence has the tokens of both. M2M-100 numbers its
+ * positions from the one after pad_token_id on. */
+static int count_positions(struct spw_model_config *out, const struct spw_keys *keys)
 {
+    uint32_t pad = 1;
     if (out->positions == SPW_POSITIONS_STORED)
         out->stack_positions = out->max_positions;
     if (out->positions)
         out->max_positions *= 2;
+    if (out->positions != SPW_POSITIONS_SINES_F32)
+        return 0;
+    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "pad_token_id", 0, out->vocab - 1, &pad));
+    out->position_offset = pad + 1;
+    return 0;
+}
+
+static int read_vocabularies(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    bool shared = true;
+    out->source_vocab = out->vocab;
+    if (source->family->may_split_rows)
+        SPW_TRY(spw_keys_bool(keys, "share_encoder_decoder_embeddings", &shared));
+    out->own_source_rows = !shared;
+    return shared
+               ? 0
+               : SPW_OR_NULL(spw_keys_u32, keys, "decoder_vocab_size", 1, MAX_VOCAB, &out->vocab);
 }
 
 int spw_config_read_encoder(struct spw_model_config *out, const struct spw_config_source *source)
@@ -131,7 +154,8 @@ int spw_config_read_encoder(struct spw_model_config *out, const struct spw_confi
     bool scaled = out->tied_embeddings;
     if (!source->family->encodes)
         return 0;
-    count_positions(out);
+    SPW_TRY(read_vocabularies(out, source));
+    SPW_TRY(count_positions(out, keys));
     SPW_TRY(check_decoder(out, keys));
     if (!source->family->counts_distances)
         return 0;

@@ -31,11 +31,12 @@
     .kind = SPW_MIXER_CONV, .word = "conv", .conv_width_key = "conv_L_cache", .conv_width = 3,     \
     .bias_key = "conv_bias", .conv_bias_key = "conv_bias"
 /* BART and what was made of it. */
-#define ENCODER_DECODER                                                                            \
+#define ENCODER_DECODER_OF(name)                                                                   \
     NORM(MEAN, 1e-5), .norm_bias = true, BIASES(ALWAYS, ALWAYS, ALWAYS), .encodes = true,          \
                       .names = spw_config_bart_names, .activation_key = "activation_function",     \
-                      .activation = "gelu", .plain_mlp = true, .unrotated = true,                  \
-                      .head_bias = true, .tied = true, .scales_rows = SPW_FAMILY_BY_KEY
+                      .activation = name, .plain_mlp = true, .unrotated = true, .width = 4096,     \
+                      .tied = true, .rope = {.theta = 1e4}
+#define ENCODER_DECODER ENCODER_DECODER_OF("gelu")
 
 /* clang-format off */
 static const struct spw_family families[] = {
@@ -260,9 +261,22 @@ static const struct spw_family families[] = {
      SIZES(6, 0, 64, 250112, 4096), .width = 1024, ENDS(-1, 1), .tied = true,
      .rope = {.theta = 1e4}},
     {.name = "bart", ENCODER_DECODER, .post_norms = true, .embedding_norm = true,
+     .head_bias = true, .scales_rows = SPW_FAMILY_BY_KEY,
      .positions = SPW_POSITIONS_STORED, .position_offset = 2,
-     SIZES(16, 0, 0, 50265, 1024), .width = 4096, ENDS(0, 2), .start = 2, .forces_eos = true,
-     .rope = {.theta = 1e4}},
+     SIZES(16, 0, 0, 50265, 1024), ENDS(0, 2), .start = 2, .forces_eos = true},
+    {.name = "mbart", ENCODER_DECODER, .embedding_norm = true,
+     .head_bias = true, .scales_rows = SPW_FAMILY_BY_KEY,
+     .positions = SPW_POSITIONS_STORED, .position_offset = 2,
+     SIZES(16, 0, 0, 50265, 1024), ENDS(0, 2), .start = -1, .forces_eos = true},
+    {.name = "pegasus", ENCODER_DECODER,
+     .head_bias = true, .scales_rows = SPW_FAMILY_BY_KEY, .positions = SPW_POSITIONS_SINES,
+     SIZES(16, 0, 0, 50265, 1024), ENDS(-1, 1), .start = 0, .forces_eos = true},
+    {.name = "m2m_100", ENCODER_DECODER_OF("relu"), .scales_rows = SPW_FAMILY_UNLESS,
+     .positions = SPW_POSITIONS_SINES_F32,
+     SIZES(16, 0, 0, 128112, 1024), ENDS(0, 2), .start = 2},
+    {.name = "marian", ENCODER_DECODER, .post_norms = true, .may_split_rows = true,
+     .head_bias = true, .scales_rows = SPW_FAMILY_BY_KEY, .positions = SPW_POSITIONS_SINES,
+     SIZES(16, 0, 0, 58101, 1024), ENDS(-1, 0), .start = 58100, .forces_eos = true},
     {.name = "mamba", NORM(LLAMA, 1e-5), .eps_key = "layer_norm_epsilon", .mixes_only = true,
      SIZES(0, 0, 0, 50280, 1 << 20), ENDS(0, 0), .tied = true, .rope = {.theta = 1e4},
      .mixer = {.kind = SPW_MIXER_SCAN, MAMBA_WORDS, .all_mix = true, .key_dim_key = "state_size",

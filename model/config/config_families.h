@@ -142,6 +142,7 @@ struct spw_family {
     bool counts_distances; /* numbers of distances, and an activation that says whether the mlp is
                               gated: T5 */
     const struct spw_key_name *names; /* of keys; NULL: the usual ones */
+    bool may_split_rows; /* share_encoder_decoder_embeddings: false: each stack has an embedding */
     enum spw_position_kind positions;
     uint32_t position_offset;
     enum spw_family_rule scales_rows; /* by key: scale_embedding, embeddings times sqrt(hidden) */

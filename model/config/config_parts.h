@@ -8,6 +8,7 @@
 /* Larger than any model; small enough that the products of a plan stay far below 2^63. */
 #define MAX_LAYERS 4096
 #define MAX_WIDTH (1u << 22) /* of an mlp, or of an expert */
+#define MAX_VOCAB (1u << 24)
 #define MAX_POSITIONS ((uint64_t)1 << 31)
 
 /* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */

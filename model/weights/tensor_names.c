@@ -243,11 +243,12 @@ static const struct {
 };
 
 /* A file has one to three copies of the embedding: the name of the copy that is used. */
-static const char *stack_embedding(const struct spw_tensors *tensors, const char *prefix)
+static const char *stack_embedding(const struct spw_tensors *tensors, const char *prefix,
+                                   bool own_source_rows)
 {
     static const char *const names[] = {"shared.weight", "encoder.embed_tokens.weight"};
     char name[SPW_MOST_TENSOR_NAME];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names && !own_source_rows; i++) {
         snprintf(name, sizeof name, "%s%s", prefix, names[i]);
         if (spw_tensors_find(tensors, name))
             return names[i];
@@ -271,13 +272,15 @@ static int before_block(const char *name, unsigned *block)
 }
 
 bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix, const char *name,
-                           uint32_t n_source_layers, char out[SPW_MOST_TENSOR_NAME])
+                           const struct spw_model_config *c, char out[SPW_MOST_TENSOR_NAME])
 {
+    const uint32_t n_source_layers = c->n_source_layers;
     const char *const whole[][2] = {
-        {stack_embedding(tensors, prefix), "model.embed_tokens.weight"},
+        {stack_embedding(tensors, prefix, c->own_source_rows), "model.embed_tokens.weight"},
         {"lm_head.weight", "lm_head.weight"},
         {"final_logits_bias", "lm_head.bias"},
-        {"encoder.embed_tokens.weight", NULL}, /* other copies */
+        {"encoder.embed_tokens.weight",
+         c->own_source_rows ? "model.source_embed_tokens.weight" : NULL}, /* other copies */
         {"decoder.embed_tokens.weight", NULL},
         {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
          NULL}}; /* unused */

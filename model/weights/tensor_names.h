@@ -3,6 +3,7 @@
 #ifndef SPW_MODEL_WEIGHTS_TENSOR_NAMES_H
 #define SPW_MODEL_WEIGHTS_TENSOR_NAMES_H
 
+#include "model/config/config.h"
 #include "model/source/tensors.h"
 
 enum { SPW_MOST_TENSOR_NAME = 160 };
@@ -15,10 +16,9 @@ bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MO
 /* The same for a tensor of the MTP layer that lies outside of the decoder ("mtp.fc.weight"); with
  * this number of the layer. False: it is none of them. */
 bool spw_tensor_mtp_name(const char *name, uint32_t layer, char out[SPW_MOST_TENSOR_NAME]);
-/* The same for a model with an encoder of n_source_layers layers. False: a tensor that is not used.
- */
+/* The same for a model with an encoder. False: a tensor that is not used. */
 bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix, const char *name,
-                           uint32_t n_source_layers, char out[SPW_MOST_TENSOR_NAME]);
+                           const struct spw_model_config *c, char out[SPW_MOST_TENSOR_NAME]);
 /* Whether the files have an MTP layer with this number. */
 bool spw_tensors_have_mtp(const struct spw_tensors *tensors, uint32_t layer);
 /* The inverse, for messages: the name that a tensor which is missing would have in these files. */

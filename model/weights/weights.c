@@ -411,6 +411,19 @@ static int open_inputs(struct spw_weights *w, const struct spw_finder *f)
     return spw_find_table_type(f, c, m->tensor);
 }
 
+static int open_source_embedding(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_model_config *c = w->config;
+    struct spw_matrix *m = &w->source_embedding;
+    *m = w->embedding;
+    if (!c->own_source_rows)
+        return 0;
+    m->n = c->source_vocab;
+    SPW_TRY(spw_find_tensor(f, "model.source_embed_tokens.weight", m->n, m->k, &m->tensor));
+    m->type = m->tensor->dtype;
+    return spw_find_table_type(f, c, m->tensor);
+}
+
 static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
@@ -424,6 +437,7 @@ static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum
     SPW_TRY(spw_find_ends(f, c, &w->embedding.tensor, &head.tensor));
     SPW_TRY(spw_find_scale(f, c, head.tensor, &head.scale));
     w->embedding.type = w->embedding.tensor->dtype;
+    SPW_TRY(open_source_embedding(w, f));
     SPW_TRY(open_inputs(w, f));
     SPW_TRY(spw_positions_open(w, f));
     head.type = product_type(head.tensor, compute);

@@ -169,7 +169,8 @@ struct spw_weights {
     bool experts_alike;          /* in each layer, the matrices of one role have one type */
     uint32_t head_rows;          /* rows of a block of the head; the last block may have fewer */
     struct spw_matrix embedding; /* in no block: rows are read from the file */
-    struct spw_matrix inputs;    /* the same: [input_vocab][n_layers * layer_inputs] */
+    struct spw_matrix source_embedding;   /* of own_source_rows; else the same */
+    struct spw_matrix inputs;             /* the same: [input_vocab][n_layers * layer_inputs] */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
     uint64_t source_norm;                 /* of rows that have passed the encoder */

@@ -22,7 +22,7 @@ static bool usual_name(const struct spw_finder *f, const struct spw_model_config
                        const char *name, char out[SPW_MOST_TENSOR_NAME])
 {
     if (c->n_source_layers)
-        return spw_tensor_stack_name(f->tensors, f->prefix, name, c->n_source_layers, out);
+        return spw_tensor_stack_name(f->tensors, f->prefix, name, c, out);
     return (c->mtp && spw_tensor_mtp_name(name, c->n_layers - 1, out)) ||
            spw_tensor_usual_name(f->prefix, name, out);
 }
@@ -238,13 +238,14 @@ static bool is_mtp_copy(const char *name)
 
 /* A tensor of the decoder that nothing reads may be a bias, a norm or a layer that the config does
  * not mention: without it the answer would be that of another model. Exceptions are tensors that
- * old writers stored beside the weights, and scales of FP8 activations, which are not quantized
- * here. */
+ * old writers stored beside the weights (of rope, of positions), and scales of FP8 activations,
+ * which are not quantized here. */
 static bool must_be_read(const struct spw_model_config *c, const char *name)
 {
     unsigned layer;
     int end = 0;
     if ((c->fp8_scaled && strstr(name, ".activation_scale")) || strstr(name, "rotary_emb.") ||
+        (c->positions == SPW_POSITIONS_SINES_F32 && strstr(name, "positions.")) ||
         (c->n_more_layers && !strncmp(name, "model.mtp", 9)))
         return false;
     if (sscanf(name, "model.layers.%5u.%n", &layer, &end) != 1)

@@ -261,11 +261,17 @@ static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens
 void spw_weights_embed(const struct spw_weights *w, const struct spw_embed_args *a)
 {
     const size_t row_bytes = spw_row_bytes(a->compute, w->embedding.k);
-    embed(&w->embedding, w->config->embedding_scale, a->tokens, a->n, a->compute, a->rows);
+    const bool own = w->config->own_source_rows && a->n && a->tokens[0] < 0;
+    embed(own ? &w->source_embedding : &w->embedding, w->config->embedding_scale, a->tokens, a->n,
+          a->compute, a->rows);
     for (size_t i = 0; w->config->normed_rows && i < a->n; i++)
         norm_row((uint8_t *)a->rows + i * row_bytes, w->embedding.k, w->config->rms_eps,
                  a->compute);
-    release_embedding(w, a->tokens, a->n);
+    if (own)
+        spw_tensors_release(spw_matrix_data(&w->source_embedding),
+                            spw_matrix_bytes(&w->source_embedding));
+    else
+        release_embedding(w, a->tokens, a->n);
     if (w->config->positions)
         spw_positions_add(w, a);
     if (!w->config->layer_inputs)

@@ -205,8 +205,8 @@ int spw_batch_wake_fd(const struct spw_batch *b)
 static int check_sequence(const struct spw_batch *b, const char *what, const int32_t *ids, size_t n,
                           size_t n_source, struct spw_error *err)
 {
-    const uint32_t vocab = spw_engine_config(b->engine)->vocab;
     for (size_t k = 0; k < n; k++) {
+        const uint32_t vocab = spw_config_vocab(spw_engine_config(b->engine), k < n_source);
         const int32_t id = k < n_source ? spw_plain_token(ids[k]) : ids[k];
         if (id < 0 || (uint32_t)id >= vocab)
             return spw_fail(

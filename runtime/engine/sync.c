@@ -42,7 +42,6 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
                       struct spw_error *err)
 {
     const struct spw_span *s = &spans[i];
-    uint32_t vocab = e->model.config.vocab;
     if (!s->session || s->session->engine != e)
         return spw_fail(err, -EINVAL, "span %zu: not a session of this engine", i);
     if (!s->n_tokens)
@@ -67,11 +66,13 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
                         i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source),
                         (unsigned long long)e->model.config.stack_positions);
     for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
-        if ((s->tokens[j] < 0 && j >= n_source) || (uint32_t)spw_plain_token(s->tokens[j]) >= vocab)
+        if ((s->tokens[j] < 0 && j >= n_source) ||
+            (uint32_t)spw_plain_token(s->tokens[j]) >=
+                spw_config_vocab(&e->model.config, j < n_source))
             return spw_fail(err, -EINVAL,
                             "span %zu: token id %d at position %zu is out of range: the vocabulary "
                             "has %u",
-                            i, s->tokens[j], j, vocab);
+                            i, s->tokens[j], j, spw_config_vocab(&e->model.config, j < n_source));
     return 0;
 }
 

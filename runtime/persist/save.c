@@ -564,7 +564,7 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
         c->n_source_layers ? spw_source_length(v->info.tokens, v->info.n_tokens) : 0;
     for (size_t i = 0; i < v->info.n_tokens; i++)
         if ((v->info.tokens[i] < 0 && i >= n_source) ||
-            (uint32_t)spw_plain_token(v->info.tokens[i]) >= c->vocab)
+            (uint32_t)spw_plain_token(v->info.tokens[i]) >= spw_config_vocab(c, i < n_source))
             return spw_fail(err, -EBADMSG, "%s: token %zu is not in the vocabulary of this model",
                             path, i);
     return 0;

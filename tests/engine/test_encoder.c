@@ -22,7 +22,8 @@ enum {
     ANSWERS = BEAMS + 2, /* of run_batch */
 };
 
-static const char *const folders[] = {"t5_relu", "t5_gated", "umt5_buckets", "bart_long"};
+static const char *const folders[] = {"t5_relu",   "t5_gated",      "umt5_buckets",
+                                      "bart_long", "m2m_100_plain", "marian_plain"};
 
 enum { N_FOLDERS = sizeof folders / sizeof *folders };
 

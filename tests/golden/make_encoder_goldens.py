@@ -14,7 +14,8 @@ import warnings
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from make_goldens import DTYPES, HERE, margins, save_weights, seed_of, write_golden, write_json, write_logits
+from make_goldens import (DTYPES, HERE, margins, save_weights, seed_of, without, write_golden, write_json,
+                          write_logits)
 
 T5 = dict(model_type="t5", architectures=["T5ForConditionalGeneration"], d_model=32, d_kv=12, d_ff=40, num_heads=3,
           num_layers=2, num_decoder_layers=2, vocab_size=96, feed_forward_proj="relu", layer_norm_epsilon=1e-6,
@@ -24,6 +25,10 @@ BART = dict(model_type="bart", architectures=["BartForConditionalGeneration"], d
             decoder_ffn_dim=40, encoder_attention_heads=4, decoder_attention_heads=4, encoder_layers=2, decoder_layers=2,
             vocab_size=96, max_position_embeddings=64, activation_function="gelu", scale_embedding=False, bos_token_id=0,
             pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, is_encoder_decoder=True, torch_dtype="float32")
+PEGASUS = BART | dict(model_type="pegasus", architectures=["PegasusForConditionalGeneration"], activation_function="relu",
+                      scale_embedding=True, bos_token_id=None, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+MARIAN = PEGASUS | dict(model_type="marian", architectures=["MarianMTModel"], activation_function="swish", pad_token_id=95,
+                        eos_token_id=0, decoder_start_token_id=95)
 GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "t5_relu": (T5, 150, 60, "f32"),
@@ -36,15 +41,31 @@ CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "bart_plain": (BART, 40, 30, "f32"),
     "bart_long": (BART | dict(max_position_embeddings=704, decoder_layers=3, scale_embedding=True,
                               activation_function="gelu_new"), 530, 150, "bf16"),
+    "mbart_plain": (BART | dict(model_type="mbart", architectures=["MBartForConditionalGeneration"], decoder_layers=1,
+                                scale_embedding=True, activation_function="relu"), 50, 40, "bf16"),
+    "pegasus_plain": (PEGASUS | dict(max_position_embeddings=320), 300, 130, "bf16"),
+    "pegasus_stored": (PEGASUS | dict(encoder_layers=1, scale_embedding=False, max_position_embeddings=40), 40, 20, "bf16"),
+    "m2m_100_plain": (BART | dict(model_type="m2m_100", architectures=["M2M100ForConditionalGeneration"],
+                                  activation_function="relu"), 530, 150, "bf16"),
+    "m2m_100_scaled": (without(BART, "scale_embedding") | dict(
+        model_type="m2m_100", architectures=["M2M100ForConditionalGeneration"], pad_token_id=3), 30, 20, "f32"),
+    "marian_plain": (MARIAN | dict(max_position_embeddings=700), 200, 140, "bf16"),
+    "marian_apart": (MARIAN | dict(share_encoder_decoder_embeddings=False, vocab_size=130, decoder_vocab_size=96,
+                                   decoder_layers=1), 30, 20, "bf16"),
+    "marian_stored": (MARIAN | dict(scale_embedding=False), 64, 30, "f16"),
 }
 
 
-def random_weights(model, generator):
+def random_weights(model, generator, stored=False):
     """Scores are not scaled in T5's families, so queries are small; numbers of distances matter."""
     weights = {}
     for name, value in model.state_dict().items():
-        if name.endswith("embed_tokens.weight") or (name == "lm_head.weight" and model.config.tie_word_embeddings):
+        shared = getattr(model.config, "share_encoder_decoder_embeddings", True)
+        if (name.endswith("embed_tokens.weight") and shared) or (
+                name == "lm_head.weight" and model.config.tie_word_embeddings):
             continue  # those of "shared"
+        if "embed_positions" in name and not model.config.model_type.endswith("bart") and not stored:
+            continue  # transformers makes them
         x = torch.randn(value.shape, generator=generator)
         if "layer_norm" in name or "layernorm" in name:
             x = name.endswith("weight") + 0.2 * x
@@ -54,7 +75,7 @@ def random_weights(model, generator):
             x = x * 0.15
         elif name.endswith((".bias", "embed_positions.weight")):
             x = 0.3 * x
-        elif not name.endswith("shared.weight") and name != "final_logits_bias":
+        elif not name.endswith(("shared.weight", "embed_tokens.weight")) and name != "final_logits_bias":
             x = x / value.shape[-1] ** 0.5
         weights[name] = x
     return weights
@@ -77,10 +98,10 @@ def make_case(name):
     write_json(folder / "config.json", config_json)
     config = AutoConfig.from_pretrained(folder)
     generator = torch.Generator().manual_seed(seed_of(name))
-    weights = random_weights(AutoModelForSeq2SeqLM.from_config(config), generator)
+    weights = random_weights(AutoModelForSeq2SeqLM.from_config(config), generator, name.endswith("stored"))
     save_weights(folder, {key: value.to(DTYPES[stored]) for key, value in weights.items()}, 1)
     source = torch.randint(2, config.vocab_size, (n_source,), generator=generator).tolist()
-    target = [config.decoder_start_token_id] + torch.randint(2, config.vocab_size, (n_target - 1,), generator=generator).tolist()
+    target = [config.decoder_start_token_id] + torch.randint(2, getattr(config, "decoder_vocab_size", None) or config.vocab_size, (n_target - 1,), generator=generator).tolist()
     logits = forward(load(folder, torch.float32), source, target)
     exact = forward(load(folder, torch.float64), source, target)
     wanted = {0, 1, 2, n_target // 2, n_target - 2, n_target - 1, 127 - n_source, 128 - n_source, 129 - n_source,

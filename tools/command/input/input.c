@@ -296,7 +296,9 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
     int code = source ? read_one(item, o, m, source) : 0;
     const char *where = o->token_ids ? o->token_ids : o->prompt ? "--prompt" : o->prompt_file;
     if (code == 0 && item->tokens)
-        code = cli_check_ids(where, item->tokens, item->n_tokens, m->config.vocab);
+        code = cli_check_ids(
+            where, item->tokens, item->n_tokens,
+            spw_config_vocab(&m->config, m->config.n_source_layers && !o->input_file));
     if (code == 0 && o->input_file)
         code = cli_add_source(item, o, m);
     return code;

@@ -36,7 +36,8 @@ int cli_add_source(struct cli_input *item, const struct cli_options *o, const st
                                      "of them");
     int code = cli_encode_file(m->tokenizer, o->input_file, true, &source, &n);
     if (code == 0)
-        code = cli_check_ids(cli_input_name(o->input_file), source, n, m->config.vocab);
+        code = cli_check_ids(cli_input_name(o->input_file), source, n,
+                             spw_config_vocab(&m->config, true));
     if (code == 0)
         code = join(item, &m->config, source, n);
     spw_free(source);

@@ -19,11 +19,13 @@ int request_refuse_call(struct request_refusal *why, int rc, const char *key,
 static int check_ids(const struct request_reader *r, const char *param,
                      const struct request_prompt *p, struct request_refusal *why)
 {
+    const struct spw_model_config *c = &r->model->config;
+    const uint32_t vocab = spw_config_vocab(c, c->n_source_layers);
     for (size_t i = 0; i < p->n; i++)
-        if (p->tokens[i] < 0 || (uint32_t)p->tokens[i] >= r->model->config.vocab)
+        if (p->tokens[i] < 0 || (uint32_t)p->tokens[i] >= vocab)
             return request_refuse(why, 400, "invalid_value", param,
                                   "%s: token %zu: found id %d, expected 0 to %u", param, i + 1,
-                                  (int)p->tokens[i], r->model->config.vocab - 1);
+                                  (int)p->tokens[i], vocab - 1);
     return 0;
 }
 
