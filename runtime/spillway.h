@@ -403,7 +403,7 @@ struct spw_beam_search {
     uint32_t n_return; /* answers that the caller gets, at most n_beams; 0: all */
     /* With groups, above 0: what a token loses for each beam of an earlier group with this token */
     float diversity_penalty;
-    float length_penalty; /* 1: the mean of the log-probabilities; 0: their sum */
+    float length_penalty; /* -30 to 30; 1: the mean of the log-probabilities; 0: their sum */
     enum spw_early_stopping early_stopping;
 };
 

@@ -31,7 +31,7 @@ static int check_search(const struct spw_batch *b, const struct spw_beam_search 
         {"diversity_penalty", (double)s->diversity_penalty,
          s->n_groups < 2 || s->diversity_penalty > 0, "a number above 0, because there are groups"},
         {"length_penalty", (double)s->length_penalty,
-         s->length_penalty >= -100 && s->length_penalty <= 100, "a number from -100 to 100"},
+         s->length_penalty >= -30 && s->length_penalty <= 30, "a number from -30 to 30"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!rows[i].fits)

@@ -1,5 +1,5 @@
-/* Beam search: see beams.h. Scores are f32, as in transformers; those of groups' answers are
- * double, as there. */
+/* Beam search: see beams.h. Sums of log-probabilities are f32, as in transformers; scores of
+ * answers are double. */
 #include "runtime/rules/beams.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 static const float never = -1e9F; /* is added to what must not be chosen */
 
 /* An answer that the search has found. In a search without groups, `answers` has n_beams of them
- * from the start, and those that are not finished have as good as no score. */
+ * from the start, and those that are not finished come after all that are. */
 struct answer {
     double score;
     bool is_finished;
@@ -24,7 +24,7 @@ struct candidate {
     int32_t token;
     bool ends;
     bool is_answer;   /* it ends, and is good enough for an answer */
-    double as_answer; /* its score as an answer: see score_answers */
+    double as_answer; /* its score as an answer */
 };
 
 struct spw_beams {
@@ -39,7 +39,6 @@ struct spw_beams {
     uint32_t *n_answers;           /* [n_groups]: how many a group has */
     bool *is_done;                 /* [n_groups] */
     bool has_ended;
-    bool is_open; /* of a search without groups: a better answer may come */
 };
 
 static uint32_t most_candidates(const struct spw_beam_options *o, uint32_t n_beams)
@@ -53,7 +52,7 @@ static bool make_answers(struct answer **out, const struct spw_beam_options *o)
     bool all = a;
     for (uint32_t i = 0; all && i < o->n_beams; i++) {
         a[i].tokens = spw_alloc_zero(o->most_tokens, sizeof *a[i].tokens);
-        a[i].score = (double)never;
+        a[i].score = -INFINITY;
         all = a[i].tokens;
     }
     return all;
@@ -73,7 +72,6 @@ int spw_beams_open(struct spw_beams **out, const struct spw_beam_options *o)
     if (!s)
         return -ENOMEM;
     s->o = *o;
-    s->is_open = true;
     s->scores = spw_alloc_zero(o->n_beams, sizeof *s->scores);
     s->runs = spw_alloc_zero(n_run, sizeof *s->runs);
     s->next_runs = spw_alloc_zero(n_run, sizeof *s->next_runs);
@@ -210,22 +208,22 @@ static void choose_beams(struct spw_beams *s, uint32_t n_best)
                 move_beam(s, n++, &s->best[j], s->best[j].score + (ends ? never : 0));
 }
 
-/* Scores the candidates as answers, and sorts them by that: those that are none have as good as no
- * score, and come last. */
+/* Whether `c` comes before an answer or candidate with this score: answers come first. */
+static bool is_better(const struct candidate *c, bool is_answer, double score)
+{
+    return c->is_answer != is_answer ? c->is_answer : c->as_answer > score;
+}
+
+/* Scores the candidates as answers, and sorts them by that. */
 static void score_answers(struct spw_beams *s, uint32_t n_best)
 {
-    const float factor = (float)length_factor(s, s->n + 1);
-    const bool full = s->o.stops_early && all_finished(s);
+    const double factor = length_factor(s, s->n + 1);
     for (uint32_t j = 0; j < n_best; j++) {
         struct candidate c = s->best[j];
         uint32_t at = j;
         c.is_answer = c.ends && j < s->o.n_beams;
-        float score = c.score / factor;
-        score += full ? never : 0;
-        score += s->is_open ? 0 : never;
-        score += c.is_answer ? 0 : never;
-        c.as_answer = (double)score;
-        for (; at && c.as_answer > s->best[at - 1].as_answer; at--)
+        c.as_answer = (double)c.score / factor;
+        for (; at && is_better(&c, s->best[at - 1].is_answer, s->best[at - 1].as_answer); at--)
             s->best[at] = s->best[at - 1];
         s->best[at] = c;
     }
@@ -254,7 +252,7 @@ static void choose_answers(struct spw_beams *s, uint32_t n_best)
     uint32_t i = 0, j = 0;
     for (uint32_t at = 0; at < s->o.n_beams; at++) {
         const struct answer *old = &s->answers[i];
-        if (j == n_best || old->score >= s->best[j].as_answer) {
+        if (j == n_best || !is_better(&s->best[j], old->is_finished, old->score)) {
             keep_answer(&s->next[at], old);
             i++;
         } else {
@@ -266,17 +264,14 @@ static void choose_answers(struct spw_beams *s, uint32_t n_best)
     s->next = answers;
 }
 
-/* Whether the best beam may still become better than the worst answer. */
+/* Whether an answer is still missing, or the best beam may become better than the worst answer. */
 static bool may_improve(const struct spw_beams *s)
 {
-    const double best = (double)(s->scores[0] / (float)length_factor(s, hoped_length(s, s->n)));
     double worst = INFINITY;
-    bool any = false;
     for (uint32_t i = 0; i < s->o.n_beams; i++)
         worst = fmin(worst, s->answers[i].score);
-    for (uint32_t i = 0; i < s->o.n_beams; i++)
-        any |= best > (s->answers[i].is_finished ? worst : (double)never);
-    return any;
+    return !all_finished(s) ||
+           (double)s->scores[0] / length_factor(s, hoped_length(s, s->n)) > worst;
 }
 
 static int step_alone(struct spw_beams *s, const struct spw_beam_rows *rows)
@@ -292,8 +287,7 @@ static int step_alone(struct spw_beams *s, const struct spw_beam_rows *rows)
     score_answers(s, n);
     choose_answers(s, n);
     swap_runs(s);
-    s->is_open = s->is_open && may_improve(s);
-    return !s->is_open || (s->o.stops_early && all_finished(s)) || all_end;
+    return !may_improve(s) || (s->o.stops_early && all_finished(s)) || all_end;
 }
 
 /* ---- diverse groups ---- */

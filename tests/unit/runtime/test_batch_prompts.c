@@ -355,8 +355,8 @@ static void test_samples_in_little_room(uint64_t seed)
 
 /* ---- beams ---- */
 
-/* The score of the best answer of two tokens, from the logits of all of them. */
-static double best_of_all(const int32_t *ids, size_t n, double length_penalty, int32_t best[2])
+/* The best sum of log-probabilities of two tokens, from the logits of all of them. */
+static double best_of_all(const int32_t *ids, size_t n, int32_t best[2])
 {
     struct spw_engine *e = open_engine(MODEL, 1);
     struct spw_request r[1 + VOCAB];
@@ -381,8 +381,8 @@ static double best_of_all(const int32_t *ids, size_t n, double length_penalty, i
     for (int32_t i = 0; i < VOCAB; i++) {
         const struct spw_result *x = &results[1 + i];
         const double sum = x->prompt_logprobs[n] + x->top_logprobs[0].logprob;
-        if (sum / pow(2, length_penalty) > top) {
-            top = sum / pow(2, length_penalty);
+        if (sum > top) {
+            top = sum;
             best[0] = i;
             best[1] = x->top_logprobs[0].token;
         }
@@ -393,8 +393,9 @@ static double best_of_all(const int32_t *ids, size_t n, double length_penalty, i
     return top;
 }
 
-/* As many beams as tokens find the best answer of two tokens, beside other requests, too. */
-static void test_all_beams(uint64_t seed)
+/* As many beams as tokens find the best answer of two tokens, beside other requests, too. The
+ * penalty changes its score only, also where scores lie far below those of a mean. */
+static void test_all_beams(uint64_t seed, float length_penalty)
 {
     struct spw_engine *e = open_engine(MODEL, VOCAB);
     struct spw_batch *b;
@@ -408,7 +409,7 @@ static void test_all_beams(uint64_t seed)
                             .n_prompt = 130,
                             .max_new_tokens = 2,
                             .ignore_eos = true,
-                            .beams = {.n_beams = VOCAB, .length_penalty = 0.5F}};
+                            .beams = {.n_beams = VOCAB, .length_penalty = length_penalty}};
     const struct spw_request beside = {.prompt = ids + 7, .n_prompt = 20, .max_new_tokens = 3};
     CHECK(!spw_batch_open(&b, e, NULL, &err) && !spw_batch_submit(b, &beside, &other, &err));
     CHECK_MSG(!spw_batch_submit(b, &q, &id, &err) && id == 2, "%s", err.text);
@@ -416,7 +417,7 @@ static void test_all_beams(uint64_t seed)
     while (spw_batch_step(b, &err) > 0)
         ;
     CHECK(!spw_batch_take(b, id, &r) && r.finish == SPW_FINISH_LENGTH && r.n_tokens == 2);
-    const double top = best_of_all(ids, 130, 0.5, best);
+    const double top = best_of_all(ids, 130, best) / pow(2, (double)length_penalty);
     CHECK_MSG(!memcmp(r.tokens, best, sizeof best) && fabs(r.score - top) < 1e-4 * fabs(top),
               "%d %d: %g, expected %d %d: %g", r.tokens[0], r.tokens[1], r.score, best[0], best[1],
               top);
@@ -511,7 +512,8 @@ int main(void)
         test_samples(i % 2 ? "tests/golden/mistral_window_200" : MODEL, i >= 2, i == 1 ? 2 : 0,
                      seed + (uint64_t)i);
     test_samples_in_little_room(seed);
-    test_all_beams(seed);
+    test_all_beams(seed, 0.5F);
+    test_all_beams(seed + 1, -30);
     test_beams_end();
     test_wake();
     CHECK(spw_alloc_outstanding() == 0);

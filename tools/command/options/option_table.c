@@ -270,7 +270,7 @@ const struct cli_row cli_rows[] = {
      FIELD(diversity_penalty), RANGE(0, 1e6)},
     {"length-penalty", CLI_NUMBER, CLI_GENERATE, "Beam search", "X",
      "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
-     RANGE(-100, 100)},
+     RANGE(-30, 30)},
     {"early-stopping", CLI_CHOICE, CLI_GENERATE, "Beam search", "WHEN",
      "with beams: true ends the search when there are as many answers as beams, false when no "
      "better one is likely, never when none is possible (false)",

@@ -413,7 +413,7 @@ static const struct key keys[] = {
     {num_beams, ALL, read_beams, 1, SPW_BEAMS_MOST, AT(beams.n_beams)},
     {"num_beam_groups", ALL, read_count, 1, SPW_BEAMS_MOST, AT(beams.n_groups)},
     {"diversity_penalty", ALL, read_number, 0, 1e6, AT(beams.diversity_penalty)},
-    {"length_penalty", ALL, read_number, -100, 100, AT(beams.length_penalty)},
+    {"length_penalty", ALL, read_number, -30, 30, AT(beams.length_penalty)},
     {"early_stopping", ALL, read_early_stopping, 0, 0, 0},
     {"num_return_sequences", ALL, read_return, 1, SPW_BEAMS_MOST, 0},
     {"no_repeat_ngram_size", ALL, read_rule, 0, 1e9, AT(sampling.rules.no_repeat_ngram_size)},
