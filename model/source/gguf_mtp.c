@@ -176,6 +176,8 @@ int spw_gguf_add_mtp(const char *path, struct spw_model_config *c, struct spw_te
     int rc = spw_tensors_add(t, its, SPW_GGUF_LEAST_BYTES, read_file, c, err);
     if (!rc)
         rc = spw_tensors_merge(t, path, err);
+    else if (rc == -ENOENT) /* a link to no file */
+        rc = spw_fail(err, -EINVAL, "%s: %s", its, strerror(ENOENT));
     if (rc)
         spw_json_tidy(err);
     return rc;

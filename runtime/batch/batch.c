@@ -267,6 +267,11 @@ static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
     size_t n_computed = r->max_new_tokens > 0 ? r->max_new_tokens - 1 : 0; /* the last is picked */
     if (r->n_prompt == 0)
         return spw_fail(err, -EINVAL, "request %llu: found an empty prompt, expected tokens", i);
+    if (c->n_source_layers && !r->max_new_tokens)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: found no new tokens, expected at least 1: no later request "
+                        "uses a source that was computed",
+                        i);
     if (!spw_add_u64(r->n_prompt, n_computed, &needed) || needed > context)
         return spw_fail(err, -E2BIG,
                         "request %llu: found %zu prompt tokens and %zu to generate, expected a sum "

@@ -265,7 +265,7 @@ static int try_mtp(struct spw_engine *e, const char *model_dir, const struct spw
     if (!rc)
         spw_model_close(&e->model);
     move_model(&e->model, &alone);
-    if (rc == -EINVAL && e->model.config.mtp_beside) /* a file is there, and does not fit */
+    if (rc && rc != -ENODATA && e->model.config.mtp_beside) /* a file is there, and is of no use */
         spw_engine_add_note(e, "no drafts by an MTP layer: %s", why.text);
     return 0;
 }

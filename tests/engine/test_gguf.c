@@ -468,6 +468,10 @@ static void test_mtp_files(void)
     plan_auto(model, "", false);
     gguf_from_folder("tests/golden/llama_plain", other, &(struct gguf_way){0});
     plan_mtp(model, "mtp-a.gguf: general.architecture: found llama");
+    CHECK(!symlink("no-file", file));
+    plan_mtp(model, "mtp-model.gguf: No such file");
+    plan_auto(model, "mtp-model.gguf: No such file", true);
+    CHECK(!unlink(file));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char golden[64];
         snprintf(golden, sizeof golden, "tests/golden/%s", cases[i].golden);
