@@ -63,6 +63,15 @@ struct spw_forward {
     spw_stream stream;
 };
 
+/* Before the first layer of an encoder of audio: h, which has positions, gets what two convolutions
+ * make of the inputs (spw_audio_embed), [rows][SPW_CONV_TAPS][SPW_CONV_TAPS * n_mels]. First b.qkv
+ * gets what the first one makes of them, [rows][SPW_CONV_TAPS][hidden]. Then the caller names each
+ * row that begins a source: there is no frame before it. */
+int spw_forward_audio(const struct spw_forward *f, const struct spw_layer_weights *matrices,
+                      const void *inputs, size_t rows);
+int spw_forward_no_frame(const struct spw_forward *f, size_t row);
+int spw_forward_audio_added(const struct spw_forward *f, const struct spw_layer_weights *matrices,
+                            void *h, size_t rows);
 /* Before the first layer of a stack: h = norm(h), in a model that norms its embedding. */
 int spw_forward_embedded(const struct spw_forward *f, bool source, void *h, size_t rows);
 /* b.qkv = norm(h) times q, k and v. h: [rows][hidden]. */

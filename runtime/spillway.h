@@ -307,6 +307,11 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
  * if the plan has no memory for checkpoints (struct spw_plan_info.n_checkpoints), and in other
  * models. -EIO: the device failed. */
 int spw_session_checkpoint(struct spw_session *s);
+/* Of a model whose source is audio (spw_model_config.n_mels): the spectrogram of the source,
+ * [SPW_AUDIO_FRAMES * tokens of the source][n_mels] (spw_audio_log_mel), from which the session
+ * computes it. The tokens of the source must differ where the spectrogram does
+ * (spw_audio_source). Borrowed until another one is set, or the session is closed. */
+void spw_session_set_audio(struct spw_session *s, const float *audio);
 void spw_session_close(struct spw_session *s); /* NULL is fine */
 size_t spw_session_n_tokens(const struct spw_session *s);
 /* reused: tokens that the latest spw_sync did not compute. from_store: how many of these came from
@@ -410,6 +415,9 @@ struct spw_beam_search {
 struct spw_request {
     const int32_t *prompt;
     size_t n_prompt, max_new_tokens;
+    /* Of a model whose source is audio: as spw_session_set_audio has it, borrowed until the request
+     * has ended. The prompt has the tokens of the source. */
+    const float *audio;
     struct spw_sampling sampling;
     /* Answers to the prompt; 0: 1. Each is a request of its own: they have the numbers from that of
      * the first one on, and sample k, from 0 on, draws from sampling.stream + k. The prompt is

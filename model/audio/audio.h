@@ -44,6 +44,10 @@ struct spw_mel_config {
 int spw_audio_log_mel(float *out, size_t n_frames, const struct spw_mel_config *c,
                       const float *samples, size_t n);
 
+/* The tokens of a source that is audio: n numbers below zero for the n_numbers of its spectrogram.
+ * Equal ones have equal spectrograms, but for one in 2^128. */
+void spw_audio_source(int32_t *out, size_t n, uint32_t vocab, const float *mels, size_t n_numbers);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

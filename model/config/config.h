@@ -232,10 +232,14 @@ struct spw_model_config {
     bool own_source_rows;
     int32_t start;            /* the token after the source */
     uint64_t stack_positions; /* the most tokens of the source, and of the others; 0: no limit */
-    uint32_t n_buckets;       /* of distances, each with a number for each head that is added to its
-                                 scores; 0: none. Not in CROSS layers */
-    uint32_t most_distance;   /* farther ones share a bucket */
-    bool own_buckets; /* each layer has its own numbers; else the first one of a stack has */
+    /* The source is audio: numbers of a row of its spectrogram, SPW_AUDIO_FRAMES rows for each of
+     * its n_audio tokens. n_mels 0: the source is text. */
+    uint32_t n_mels, n_audio;
+    bool no_k_bias;         /* qkv_bias: of q and v only */
+    uint32_t n_buckets;     /* of distances, each with a number for each head that is added to its
+                               scores; 0: none. Not in CROSS layers */
+    uint32_t most_distance; /* farther ones share a bucket */
+    bool own_buckets;       /* each layer has its own numbers; else the first one of a stack has */
     /* The slices that the cache stores: those with keys and values of the first layer, then those
      * of the second one, and so on; then a slice for each layer with a state. Owned: [n_layers],
      * the first slice that a layer reads; and the layer and the kind of each slice. */
@@ -369,12 +373,27 @@ static inline uint32_t spw_config_vocab(const struct spw_model_config *c, bool s
 {
     return source ? c->source_vocab : c->vocab;
 }
+/* The most tokens of a source; a source that is audio has so many. */
+static inline uint64_t spw_config_most_source(const struct spw_model_config *c)
+{
+    return c->n_mels ? c->n_audio : c->stack_positions;
+}
 /* The most tokens of a sequence with so many tokens in its source; 0: no sequence has that many. */
 static inline uint64_t spw_config_most_tokens(const struct spw_model_config *c, uint64_t n_source)
 {
-    return !c->stack_positions             ? UINT64_MAX
-           : n_source > c->stack_positions ? 0
-                                           : n_source + c->stack_positions;
+    const uint64_t most = spw_config_most_source(c);
+    const bool fits = c->n_mels ? n_source == most : n_source <= most;
+    return !c->stack_positions ? UINT64_MAX : fits ? n_source + c->stack_positions : 0;
+}
+/* Convolutions over three neighbours make rows of the encoder of a spectrogram: rows of the
+ * spectrogram that a token of the source needs, side by side; some of them are there several times.
+ */
+enum { SPW_CONV_TAPS = 3, SPW_AUDIO_FRAMES = 2 };
+/* Numbers that come with a row of the embedding. */
+static inline uint64_t spw_config_inputs_width(const struct spw_model_config *c)
+{
+    return c->n_mels ? (uint64_t)SPW_CONV_TAPS * SPW_CONV_TAPS * c->n_mels
+                     : (uint64_t)c->n_layers * c->layer_inputs;
 }
 /* Of a layer. */
 static inline const struct spw_kv_shape *spw_config_kv(const struct spw_model_config *c,

@@ -46,6 +46,9 @@ const struct spw_key_name spw_config_bart_names[] = {
     {"decoder_vocab_size", "decoder_vocab_size"},
     {"share_encoder_decoder_embeddings", "share_encoder_decoder_embeddings"},
     {"max_position_embeddings", "max_position_embeddings"},
+    {"max_source_positions", "max_source_positions"},
+    {"max_target_positions", "max_target_positions"},
+    {"num_mel_bins", "num_mel_bins"},
     {"activation_function", "activation_function"},
     {"scale_embedding", "scale_embedding"},
     {"tie_word_embeddings", "tie_word_embeddings"},
@@ -120,13 +123,22 @@ static int check_decoder(const struct spw_model_config *out, const struct spw_ke
 
 /* Each stack has its own positions, and a sequence has the tokens of both. M2M-100 numbers its
  * positions from the one after pad_token_id on. */
-static int count_positions(struct spw_model_config *out, const struct spw_keys *keys)
+static int count_positions(struct spw_model_config *out, const struct spw_config_source *source)
 {
+    const struct spw_keys *keys = &source->text;
     uint32_t pad = 1;
+    if (source->family->n_mels) {
+        out->n_mels = source->family->n_mels;
+        out->n_audio = source->family->n_audio;
+        SPW_TRY(spw_keys_u32(keys, "num_mel_bins", 1, 1024, &out->n_mels));
+        SPW_TRY(spw_keys_u32(keys, "max_source_positions", 1, 1 << 20, &out->n_audio));
+        SPW_TRY(
+            spw_keys_u64(keys, "max_target_positions", 1, MAX_POSITIONS / 2, &out->max_positions));
+    }
     if (out->positions == SPW_POSITIONS_STORED)
         out->stack_positions = out->max_positions;
     if (out->positions)
-        out->max_positions *= 2;
+        out->max_positions += out->n_mels ? out->n_audio : out->max_positions;
     if (out->positions != SPW_POSITIONS_SINES_F32)
         return 0;
     SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "pad_token_id", 0, out->vocab - 1, &pad));
@@ -155,7 +167,8 @@ int spw_config_read_encoder(struct spw_model_config *out, const struct spw_confi
     if (!source->family->encodes)
         return 0;
     SPW_TRY(read_vocabularies(out, source));
-    SPW_TRY(count_positions(out, keys));
+    SPW_TRY(count_positions(out, source));
+    out->no_k_bias = source->family->no_k_bias;
     SPW_TRY(check_decoder(out, keys));
     if (!source->family->counts_distances)
         return 0;

@@ -16,7 +16,7 @@
 enum {
     SPW_FILE_BLOCK = 4096,
     SPW_FILE_GAP = 64 << 10, /* a gap between two parts up to this size is read, too */
-    SPW_FILE_PARTS = 26,     /* most of one block */
+    SPW_FILE_PARTS = 28,     /* most of one block */
 };
 
 struct spw_file_part {

@@ -238,6 +238,8 @@ static const struct {
     {"decoder.layer_norm", "norm"},
     {"encoder.layernorm_embedding", "source_embedding_norm"},
     {"decoder.layernorm_embedding", "embedding_norm"},
+    {"encoder.conv1", "layers.0.source_conv1"},
+    {"encoder.conv2", "layers.0.source_conv2"},
     {"encoder.embed_positions", "source_positions"},
     {"decoder.embed_positions", "positions"},
 };
@@ -278,6 +280,7 @@ bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix
     const char *const whole[][2] = {
         {stack_embedding(tensors, prefix, c->own_source_rows), "model.embed_tokens.weight"},
         {"lm_head.weight", "lm_head.weight"},
+        {"proj_out.weight", "lm_head.weight"},
         {"final_logits_bias", "lm_head.bias"},
         {"encoder.embed_tokens.weight",
          c->own_source_rows ? "model.source_embed_tokens.weight" : NULL}, /* other copies */

@@ -29,6 +29,8 @@ static const struct {
     [SPW_MATRIX_O] = {"self_attn.", "o_proj.weight", false},
     [SPW_MATRIX_SOURCE_K] = {"source_attn.", "k_proj.weight", false},
     [SPW_MATRIX_SOURCE_V] = {"source_attn.", "v_proj.weight", true},
+    [SPW_MATRIX_SOURCE_CONV1] = {"", "source_conv1.weight", false},
+    [SPW_MATRIX_SOURCE_CONV2] = {"", "source_conv2.weight", false},
     [SPW_MATRIX_O_GATE] = {"self_attn.", "gate_proj.weight", false},
     [SPW_MATRIX_IN] = {"linear_attn.", "in_proj.weight", false},
     [SPW_MATRIX_IN_GATE] = {"linear_attn.", "gate_proj.weight", true},
@@ -113,7 +115,11 @@ static int find_alone(struct spw_matrix *m, const struct spw_finder *f,
     snprintf(name, sizeof name, "%s%s", shared ? "mlp.shared_expert." : roles[m->role].part,
              roles[m->role].name);
     const bool blocks = m->role == SPW_MATRIX_LRU_GATE || m->role == SPW_MATRIX_LRU_RATE;
-    m->form = blocks ? SPW_FORM_BLOCKS : SPW_FORM_ROWS;
+    const bool taps = m->role == SPW_MATRIX_SOURCE_CONV1 || m->role == SPW_MATRIX_SOURCE_CONV2;
+    m->form = blocks ? SPW_FORM_BLOCKS : taps ? SPW_FORM_TAPS : SPW_FORM_ROWS;
+    if (taps)
+        return spw_find_stacked(f, m->layer, name, m->n, m->k / SPW_CONV_TAPS, SPW_CONV_TAPS,
+                                &m->tensor);
     return blocks ? spw_find_stacked(f, m->layer, name, m->n / m->k, m->k, m->k, &m->tensor)
                   : spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor);
 }
@@ -170,6 +176,10 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
         [SPW_MATRIX_O] = {c->hidden, q},
         [SPW_MATRIX_SOURCE_K] = {source, c->hidden},
         [SPW_MATRIX_SOURCE_V] = {source, c->hidden},
+        [SPW_MATRIX_SOURCE_CONV1] = {c->n_mels && !layer ? c->hidden : 0,
+                                     (uint64_t)SPW_CONV_TAPS * c->n_mels},
+        [SPW_MATRIX_SOURCE_CONV2] = {c->n_mels && !layer ? c->hidden : 0,
+                                     (uint64_t)SPW_CONV_TAPS * c->hidden},
         [SPW_MATRIX_O_GATE] = {gate, c->hidden},
         [SPW_MATRIX_GATE] = {width, c->hidden},
         [SPW_MATRIX_UP] = {width, c->hidden},

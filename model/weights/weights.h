@@ -29,6 +29,9 @@ enum spw_matrix_role {
     SPW_MATRIX_O,
     SPW_MATRIX_SOURCE_K, /* of rows of the source: spw_config_keeps_source */
     SPW_MATRIX_SOURCE_V,
+    SPW_MATRIX_SOURCE_CONV1, /* of the first layer, where the source is audio: [n][taps * channels]
+                              */
+    SPW_MATRIX_SOURCE_CONV2,
     SPW_MATRIX_O_GATE, /* of SPW_ATTENTION_GATE_APART */
     /* Of layers with a state: the products that make a row of struct spw_mixer_config, side by side
      * in this order; fewer where a file joins them. */
@@ -73,6 +76,7 @@ enum spw_matrix_form {
     SPW_FORM_ROWS,
     SPW_FORM_COLUMNS, /* [k][columns], the rows are columns */
     SPW_FORM_BLOCKS,  /* [blocks][k][k], the rows of a block are its columns */
+    SPW_FORM_TAPS,    /* [rows][channels][taps], a row has one tap after the other */
     SPW_FORM_PARTS, /* MXFP4: [rows][k / 32][16] bytes, and their scales in a tensor of their own */
 };
 
@@ -177,6 +181,8 @@ struct spw_weights {
     /* [0] of the source, [1] of the others: a float offset, [hidden]; a table of positions, NULL:
      * they are computed, or the model has none. */
     uint64_t embedding_norm[2];
+    uint64_t source_conv_bias[2], no_frame; /* float offsets, [hidden]: of both convolutions over
+                                               audio; zeros */
     const struct spw_tensor *positions[2];
     /* float offsets, [hidden], of the MTP layer: norms of its two inputs, and its last one */
     uint64_t mtp_embedding_norm, mtp_hidden_norm, mtp_norm;
@@ -263,6 +269,9 @@ struct spw_embed_args {
     const int32_t *tokens; /* all of a source, or none */
     size_t n;
     uint64_t position; /* of the first token in its stack */
+    /* A source that is audio: its spectrogram, [SPW_AUDIO_FRAMES * tokens of the source][n_mels]. A
+     * row then has its position alone, and its inputs are rows of the spectrogram. */
+    const float *audio;
     enum spw_dtype compute;
     void *rows, *inputs;
 };

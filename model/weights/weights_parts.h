@@ -72,6 +72,11 @@ int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw
 const uint8_t *spw_matrix_data(const struct spw_matrix *m);
 uint64_t spw_matrix_bytes(const struct spw_matrix *m);
 
+/* ---- weights_audio.c ---- */
+
+/* spw_weights_embed for tokens of a source that is audio. */
+void spw_audio_embed(const struct spw_weights *w, const struct spw_embed_args *a);
+
 /* ---- weights_positions.c ---- */
 
 /* The tables of positions that the files have. */

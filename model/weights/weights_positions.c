@@ -13,11 +13,15 @@ int spw_positions_open(struct spw_weights *w, const struct spw_finder *f)
 {
     static const char *const names[] = {"model.source_positions.weight", "model.positions.weight"};
     const struct spw_model_config *c = w->config;
-    const uint64_t rows = c->max_positions / 2 + c->position_offset;
     const bool stored = c->positions == SPW_POSITIONS_STORED;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        const uint64_t rows = !stored ? c->max_positions / 2
+                              : i     ? c->stack_positions
+                                      : spw_config_most_source(c);
         if (stored || (c->positions == SPW_POSITIONS_SINES && spw_find_by_name(f, names[i])))
-            SPW_TRY(spw_find_tensor(f, names[i], rows, c->hidden, &w->positions[i]));
+            SPW_TRY(spw_find_tensor(f, names[i], rows + c->position_offset, c->hidden,
+                                    &w->positions[i]));
+    }
     return 0;
 }
 

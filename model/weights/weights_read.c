@@ -24,7 +24,7 @@ const uint8_t *spw_matrix_data(const struct spw_matrix *m)
 
 uint64_t spw_matrix_bytes(const struct spw_matrix *m)
 {
-    if (m->form == SPW_FORM_BLOCKS)
+    if (m->form == SPW_FORM_BLOCKS || m->form == SPW_FORM_TAPS)
         return m->tensor->bytes;
     return m->form == SPW_FORM_ROWS ? m->n * spw_row_bytes(m->tensor->dtype, m->k)
                                     : expert_bytes(m->tensor);
@@ -68,16 +68,24 @@ static void convert_row(const struct spw_matrix *m, const uint32_t block[2], uin
     }
 }
 
-/* A row that lies in a column of the tensor. */
+/* Where number i of a row lies in a tensor that has no rows. */
+static uint64_t place_of(const struct spw_matrix *m, uint64_t row, uint64_t i)
+{
+    const uint64_t columns = m->tensor->shape[m->tensor->n_dims - 1], in_block = row % m->k;
+    if (m->form == SPW_FORM_TAPS) {
+        const uint64_t channels = m->k / columns;
+        return row * m->k + i % channels * columns + i / channels;
+    }
+    return m->form == SPW_FORM_BLOCKS
+               ? (row - in_block + i) * columns + in_block
+               : (m->first_row + i) * columns + m->first_column + row * m->step;
+}
+
 static void gather_row(const struct spw_matrix *m, uint64_t row, uint8_t *to)
 {
     const struct spw_tensor *t = m->tensor;
-    const uint64_t columns = t->shape[t->n_dims - 1], in_block = row % m->k;
-    const bool blocks = m->form == SPW_FORM_BLOCKS;
-    const uint64_t first = blocks ? row - in_block : m->first_row;
-    const uint64_t column = blocks ? in_block : m->first_column + row * m->step;
     for (uint64_t i = 0; i < m->k; i++) {
-        const uint64_t at = (first + i) * columns + column;
+        const uint64_t at = place_of(m, row, i);
         float value;
         spw_type_read(t->dtype, t->data, at, 1, &value);
         if (m->type == SPW_DTYPE_F32)
@@ -112,7 +120,7 @@ void spw_weights_pack_row(const struct spw_weights *w, const struct spw_matrix *
     const uint64_t bytes = spw_row_bytes(m->type, m->k);
     if (m->form == SPW_FORM_ROWS && m->tensor->dtype == m->type)
         memcpy(to, spw_matrix_data(m) + row * bytes, bytes);
-    else if (m->form == SPW_FORM_COLUMNS || m->form == SPW_FORM_BLOCKS)
+    else if (m->form == SPW_FORM_COLUMNS || m->form == SPW_FORM_BLOCKS || m->form == SPW_FORM_TAPS)
         gather_row(m, row, to);
     else if (m->form == SPW_FORM_PARTS)
         join_row(m, row, to);
@@ -261,6 +269,10 @@ static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens
 void spw_weights_embed(const struct spw_weights *w, const struct spw_embed_args *a)
 {
     const size_t row_bytes = spw_row_bytes(a->compute, w->embedding.k);
+    if (w->config->n_mels && a->n && a->tokens[0] < 0) {
+        spw_audio_embed(w, a);
+        return;
+    }
     const bool own = w->config->own_source_rows && a->n && a->tokens[0] < 0;
     embed(own ? &w->source_embedding : &w->embedding, w->config->embedding_scale, a->tokens, a->n,
           a->compute, a->rows);

@@ -117,6 +117,14 @@ static int small_attention_bias(struct spw_weights *w, const struct spw_finder *
     return 0;
 }
 
+/* A bias of zeros. */
+static int small_no_bias(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                         const char *name, uint64_t n, uint64_t *at)
+{
+    (void)f, (void)layer, (void)name;
+    return small_fill(w, n, 0, at);
+}
+
 /* Norms of q or k with weights for each head: a matrix, or a tensor for each head. Where channels
  * of a head come in another order, so do these weights. */
 static int small_head_norms(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
@@ -444,6 +452,8 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
     const bool joined = has_bias && spw_find_by_layer(f, layer, "self_attn.qkv_proj.bias");
     const bool each = has_bias && !joined;
     const uint64_t in_q = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? 2 : 1;
+    int (*const k_bias)(struct spw_weights *, const struct spw_finder *, uint32_t, const char *,
+                        uint64_t, uint64_t *) = c->no_k_bias ? small_no_bias : small_attention_bias;
     const struct wanted vectors[] = {
         {mixes && !c->late_norms && !normed, small_norm, "input_layernorm", hidden, first_norm},
         {mlp && !c->late_norms && !c->parallel, small_mlp_norm, norms->before_mlp, hidden,
@@ -464,11 +474,11 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
         {c->layer_scales, small_vector, "layer_scalar", 1, &s->layer_scale},
         {joined, small_attention_bias, "self_attn.qkv_proj.bias", q + 2 * kv, &s->qkv_bias},
         {each, small_attention_bias, "self_attn.q_proj.bias", q * in_q, &s->qkv_bias},
-        {each && attends && stores, small_attention_bias, "self_attn.k_proj.bias", kv, &next},
+        {each && attends && stores, k_bias, "self_attn.k_proj.bias", kv, &next},
         {each && attends && stores && !c->v_is_k[c->layer_kinds[layer]], small_attention_bias,
          "self_attn.v_proj.bias", kv, &next},
         {queries && c->o_bias, small_attention_bias, "self_attn.o_proj.bias", hidden, &s->o_bias},
-        {source_bias, small_attention_bias, "source_attn.k_proj.bias", kv, &s->source_bias},
+        {source_bias, k_bias, "source_attn.k_proj.bias", kv, &s->source_bias},
         {source_bias, small_attention_bias, "source_attn.v_proj.bias", kv, &next},
     };
     SPW_TRY(small_wanted(w, f, layer, vectors, sizeof vectors / sizeof *vectors));
@@ -548,6 +558,17 @@ static int small_model_norm(struct spw_weights *w, const struct spw_finder *f, c
     return w->config->norm_bias ? small_of_model(w, f, biases, hidden, &next) : 0;
 }
 
+/* What the convolutions over audio have beside their matrices. */
+static int small_audio(struct spw_weights *w, const struct spw_finder *f)
+{
+    const uint32_t hidden = w->config->hidden;
+    if (!w->config->n_mels)
+        return 0;
+    SPW_TRY(small_vector(w, f, 0, "source_conv1.bias", hidden, &w->source_conv_bias[0]));
+    SPW_TRY(small_vector(w, f, 0, "source_conv2.bias", hidden, &w->source_conv_bias[1]));
+    return small_fill(w, hidden, 0, &w->no_frame);
+}
+
 /* Norms of the stacks of a model with an encoder. */
 static int small_stacks(struct spw_weights *w, const struct spw_finder *f)
 {
@@ -588,6 +609,7 @@ static int small_ends(struct spw_weights *w, const struct spw_finder *f)
         weights->divisor = c->logit_divisor;
     }
     SPW_TRY(small_stacks(w, f));
+    SPW_TRY(small_audio(w, f));
     return small_head_bias(w, f);
 }
 

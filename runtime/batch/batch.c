@@ -235,6 +235,10 @@ static int check_prompt(const struct spw_batch *b, const struct spw_request *r,
                         "request %llu: found a source of %zu tokens alone, expected a token after "
                         "it",
                         i, r->n_prompt);
+    if (spw_engine_config(b->engine)->n_mels && !r->audio && !r->session && !b->engine->dry)
+        return spw_fail(err, -EINVAL,
+                        "request %llu: the source of this model is audio, and the request has none",
+                        i);
     if (r->prompt_logprobs)
         return spw_fail(err, -ENOTSUP,
                         "request %llu: the encoder of this model reads the prompt, so its tokens "
@@ -280,9 +284,10 @@ static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
     const uint64_t n_source = c->n_source_layers ? spw_source_length(r->prompt, r->n_prompt) : 0;
     if (needed > spw_config_most_tokens(c, n_source))
         return spw_fail(err, -E2BIG,
-                        "request %llu: found %llu tokens of a source and %llu others, expected at "
-                        "most %llu of each, which the model has positions for",
+                        "request %llu: found %llu tokens of a source and %llu others, expected %s"
+                        "%llu and at most %llu, which the model has positions for",
                         i, (unsigned long long)n_source, (unsigned long long)(needed - n_source),
+                        c->n_mels ? "" : "at most ", (unsigned long long)spw_config_most_source(c),
                         (unsigned long long)c->stack_positions);
     if (r->n_given > r->max_new_tokens)
         return spw_fail(err, -EINVAL,

@@ -405,6 +405,9 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     const struct spw_sync_options o = {
         .most_chunks = b->most_chunks, .publishes = true, .most_tokens = b->most_tokens};
     uint64_t before = count_cached(b, n), chunks = count_chunks(b);
+    for (uint32_t i = 0; i < n; i++)
+        if (b->stepping[i]->answer.request.audio)
+            spw_session_set_audio(b->spans[i].session, b->stepping[i]->answer.request.audio);
     int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
     b->times.n_asides += rc == -EAGAIN;
     b->times.n_chunks += prefill ? spw_sub_u64(count_chunks(b), chunks) : 0;

@@ -88,6 +88,7 @@ struct spw_session {
     struct spw_residency residency[SPW_LAYER_KINDS]; /* its share of the frames: seq borrows it */
     int32_t *tokens;                                 /* [most_tokens], those that it holds */
     uint64_t n_tokens, reused;
+    const float *audio;             /* spw_session_set_audio */
     float *logits;                  /* [vocab], host arena, borrowed; NULL: nothing is computed */
     uint64_t from_store;            /* of the reused ones: from the prefix cache */
     uint64_t recomputed;            /* in the latest sync: see struct spw_result */

@@ -85,6 +85,11 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     return spw_session_fork_for(out, from, from->n_tokens, from->most_tokens, err);
 }
 
+void spw_session_set_audio(struct spw_session *s, const float *audio)
+{
+    s->audio = audio;
+}
+
 int spw_session_cut(struct spw_session *s, const struct spw_residency *residency, uint64_t *n)
 {
     const uint64_t n_source = spw_source_length(s->tokens, s->n_tokens);

@@ -62,9 +62,15 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
     if (s->n_tokens > spw_config_most_tokens(&e->model.config, n_source))
         return spw_fail(err, -E2BIG,
                         "span %zu: %llu tokens of a source and %zu others; the model has positions "
-                        "for %llu of each",
+                        "for %llu and %llu",
                         i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source),
+                        (unsigned long long)spw_config_most_source(&e->model.config),
                         (unsigned long long)e->model.config.stack_positions);
+    if (e->model.config.n_mels && !s->session->audio && !e->dry)
+        return spw_fail(err, -EINVAL,
+                        "span %zu: the source of this model is audio, and the session has none "
+                        "(spw_session_set_audio)",
+                        i);
     for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
         if ((s->tokens[j] < 0 && j >= n_source) ||
             (uint32_t)spw_plain_token(s->tokens[j]) >=
@@ -410,6 +416,7 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     struct spw_executor_item item = {.seq = &s->seq,
                                      .span = s->aside_span,
                                      .tokens = span->tokens,
+                                     .audio = s->audio,
                                      .is_last_step = s->is_last_step};
     step->span_index[step->n] = (uint32_t)i;
     step->sessions[step->n] = s;

@@ -76,7 +76,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
                         : tile_bytes(&c->kv[p->full_kind], in->kv, p->format);
     p->piece_bytes = in->has_snapshots ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
-    p->inputs_row_bytes = spw_row_bytes(in->compute, (uint64_t)c->n_layers * c->layer_inputs);
+    p->inputs_row_bytes = spw_row_bytes(in->compute, spw_config_inputs_width(c));
     p->draft_rows = in->draft_rows;
     /* source_tiles belong to one step: none of a model with an encoder is set aside */
     p->rows_beside = in->sessions > 1 && !c->n_source_layers ? in->sessions + in->draft_rows : 0;
@@ -253,7 +253,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->logits = take(&head, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     end = spw_max_u64(spw_max_u64(end, other), head);
     const uint64_t own = p->inputs_row_bytes ? hidden_rows + p->rows_beside : 0;
-    d->embedding = take(&end, own * p->hidden_row_bytes);
+    d->embedding = take(&end, c->layer_inputs ? own * p->hidden_row_bytes : 0);
     d->inputs = take(&end, own * p->inputs_row_bytes);
     p->n_source_tiles =
         c->n_source_layers ? (uint32_t)(hidden_rows / SPW_TILE_TOKENS) + in->sessions : 0;

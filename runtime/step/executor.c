@@ -153,6 +153,21 @@ static int finish_chunk(struct spw_executor *x, uint32_t layer, const struct spw
     return add_inputs(x, layer, w, h, chunk->row, chunk->rows);
 }
 
+/* Before the first layer of an encoder of audio. */
+static int run_audio(struct spw_executor *x, const struct spw_layer_weights *w,
+                     const struct spw_chunk *chunk, void *h)
+{
+    const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
+    SPW_TRY(spw_forward_audio(&x->forward, w,
+                              x->lane->device_arena + x->plan->device.inputs +
+                                  chunk->row * x->plan->inputs_row_bytes,
+                              chunk->rows));
+    for (uint32_t i = 0; i < chunk->n_parts; i++)
+        if (!parts[i].from)
+            SPW_TRY(spw_forward_no_frame(&x->forward, parts[i].row - chunk->row));
+    return spw_forward_audio_added(&x->forward, w, h, chunk->rows);
+}
+
 /* Rows of a source: a layer keeps keys and values of them, or else they attend to all of it. */
 static int run_source(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
                       const struct spw_chunk *chunk, void *h)
@@ -181,6 +196,8 @@ static int run_rows(struct spw_executor *x, uint32_t layer, const struct spw_lay
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
     SPW_TRY(spw_hidden_get(&x->step->hidden, x->config->n_layers, layer, k, &h));
+    if (chunk->source && !layer && x->config->n_mels)
+        SPW_TRY(run_audio(x, w, chunk, h));
     if (layer == (chunk->source ? 0 : x->config->n_source_layers))
         SPW_TRY(spw_forward_embedded(&x->forward, chunk->source, h, chunk->rows));
     if (chunk->source)

@@ -62,6 +62,7 @@ static void embed(void *context, const struct spw_chunk *chunk, void *out, void 
                                      .tokens = x->step->items[parts[i].span].tokens + parts[i].from,
                                      .n = n,
                                      .position = parts[i].from - (chunk->source ? 0 : n_source),
+                                     .audio = x->step->items[parts[i].span].audio,
                                      .compute = x->plan->info.compute,
                                      .rows = to,
                                      .inputs = inputs_to});

@@ -85,7 +85,7 @@ static int stage(struct spw_hidden *h, uint32_t chunk, void *rows)
     spw_stream s = k->rows <= DECODE_ROWS ? h->lane->compute : h->lane->hidden_up;
     SPW_TRY(
         spw_lane_copy(h->lane, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
-    if (h->inputs_bytes)
+    if (h->inputs_bytes && k->source == (h->n_source_layers > 0))
         SPW_TRY(spw_lane_copy(h->lane, h->inputs + k->row * h->inputs_bytes, inputs,
                               k->rows * h->inputs_bytes, SPW_LINK_HOST_TO_DEVICE, s));
     SPW_TRY(spw_lane_event_record(h->lane, h->up_done[chunk % 2], s));

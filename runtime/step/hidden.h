@@ -19,7 +19,8 @@ struct spw_hidden {
     uint8_t *again;     /* host, two chunks: the embeddings once more, for the MTP layer */
     uint8_t *inputs;    /* device: [pass_rows] rows of inputs; not used if rows lie on the host */
     uint32_t n_source_layers; /* which rows of a source pass alone, before the other rows come */
-    uint64_t row_bytes, inputs_bytes, chunk_rows; /* inputs_bytes: of a row; 0: there are none */
+    /* inputs_bytes: of a row, in a model with an encoder of a row of a source; 0: there are none */
+    uint64_t row_bytes, inputs_bytes, chunk_rows;
     /* Writes the embeddings of a chunk of the pass to `out`, and its inputs, if the model has
      * some, to `inputs`. Runs on the host, at once. */
     void (*embed)(void *context, const struct spw_chunk *chunk, void *out, void *inputs);

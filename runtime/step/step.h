@@ -18,6 +18,7 @@ struct spw_executor_item {
     const struct spw_sequence *seq;
     struct spw_step_span span; /* from < to */
     const int32_t *tokens;     /* [span.to], the whole sequence */
+    const float *audio;        /* of a source that is audio: as in struct spw_embed_args */
     bool is_last_step;         /* no token follows: nothing is fetched ahead for a next step */
     uint64_t n_drafts;         /* the last n_drafts tokens of the span are drafts */
 };

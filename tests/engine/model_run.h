@@ -34,9 +34,30 @@ static inline void model_keep_logits(void *context, size_t span, size_t position
     memcpy(l->rows + position * l->vocab, logits, l->vocab * sizeof *logits);
 }
 
-/* Whole sequence in one step, all logits; NULL after a failure, which is a failed check. */
-static inline float *model_all_logits(const char *dir, const struct spw_options *o,
-                                      const int32_t *ids, size_t n, uint32_t *vocab)
+static inline float *model_floats(const char *path, size_t n)
+{
+    float *f = calloc(n, sizeof *f);
+    FILE *file = fopen(path, "rb");
+    size_t got = file ? fread(f, sizeof *f, n, file) : 0;
+    if (file)
+        fclose(file);
+    CHECK_MSG(got == n, "%s: %zu floats, expected %zu", path, got, n);
+    return f;
+}
+
+/* The spectrogram of a golden model whose source is audio; NULL: it is text. */
+static inline float *model_audio(const char *dir, const struct spw_model_config *c)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/golden_audio.f32", dir);
+    return c->n_mels ? model_floats(path, SPW_AUDIO_FRAMES * c->n_audio * c->n_mels) : NULL;
+}
+
+/* Whole sequence in one step, all logits; NULL after a failure, which is a failed check. audio: of
+ * its source, or NULL. */
+static inline float *model_logits_of(const char *dir, const struct spw_options *o,
+                                     const int32_t *ids, size_t n, const float *audio,
+                                     uint32_t *vocab)
 {
     struct spw_error err = {0};
     struct spw_engine *e = NULL;
@@ -51,15 +72,25 @@ static inline float *model_all_logits(const char *dir, const struct spw_options 
     rc = spw_session_open(&s, e, &err);
     const size_t n_source = (size_t)spw_source_length(ids, n);
     struct spw_span span = {s, ids, n, n - n_source};
+    float *golden = audio ? NULL : model_audio(dir, spw_engine_config(e));
+    if (!rc)
+        spw_session_set_audio(s, audio ? audio : golden);
     if (!rc)
         rc = spw_sync(e, &span, 1, model_keep_logits, &l, &err);
     CHECK_MSG(rc == 0, "%s: %s", dir, err.text);
     spw_session_close(s);
     spw_engine_close(e);
+    free(golden);
     if (!rc)
         return l.rows;
     free(l.rows);
     return NULL;
+}
+
+static inline float *model_all_logits(const char *dir, const struct spw_options *o,
+                                      const int32_t *ids, size_t n, uint32_t *vocab)
+{
+    return model_logits_of(dir, o, ids, n, NULL, vocab);
 }
 
 static inline int32_t *model_ids(const json_t *list, size_t *n)
@@ -69,17 +100,6 @@ static inline int32_t *model_ids(const json_t *list, size_t *n)
     for (size_t i = 0; i < *n; i++)
         ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
     return ids;
-}
-
-static inline float *model_floats(const char *path, size_t n)
-{
-    float *f = calloc(n, sizeof *f);
-    FILE *file = fopen(path, "rb");
-    size_t got = file ? fread(f, sizeof *f, n, file) : 0;
-    if (file)
-        fclose(file);
-    CHECK_MSG(got == n, "%s: %zu floats, expected %zu", path, got, n);
-    return f;
 }
 
 static inline int32_t model_argmax(const float *x, uint32_t n)

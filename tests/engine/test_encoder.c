@@ -3,6 +3,7 @@
  * back, fork, and are saved; the source changes; and a twin (twin.h) counts the same bytes.
  *
  *   test_encoder [draws]    SPW_SEED repeats a run */
+#include "model/audio/audio.h"
 #include "runtime/batch/batch_parts.h"
 #include "runtime/saved.h"
 #include "tests/batch_run.h"
@@ -22,8 +23,16 @@ enum {
     ANSWERS = BEAMS + 2, /* of run_batch */
 };
 
-static const char *const folders[] = {"t5_relu",   "t5_gated",      "umt5_buckets",
-                                      "bart_long", "m2m_100_plain", "marian_plain"};
+/* Where the source is audio: its tokens, the most tokens after it, numbers of a row. */
+struct folder {
+    const char *name;
+    uint32_t n_source, most_others, n_mels;
+};
+
+static const struct folder folders[] = {{"t5_relu", 0, 0, 0},          {"t5_gated", 0, 0, 0},
+                                        {"umt5_buckets", 0, 0, 0},     {"bart_long", 0, 0, 0},
+                                        {"m2m_100_plain", 0, 0, 0},    {"marian_plain", 0, 0, 0},
+                                        {"whisper_long", 150, 160, 10}};
 
 enum { N_FOLDERS = sizeof folders / sizeof *folders };
 
@@ -33,7 +42,8 @@ struct truth {
     uint32_t vocab;
     int32_t ids[N_SEQUENCES][CONTEXT];
     size_t n_source[N_SEQUENCES], n[N_SEQUENCES];
-    float *rows[N_SEQUENCES]; /* [n][vocab] */
+    float *rows[N_SEQUENCES];  /* [n][vocab] */
+    float *audio[N_SEQUENCES]; /* NULL: the source is text */
 };
 
 static struct spw_options plain(enum spw_kv_precision precision)
@@ -47,34 +57,55 @@ static struct spw_options plain(enum spw_kv_precision precision)
                                 .threads = 2};
 }
 
-/* The second sequence begins as the first one does, and has a longer source; the third one has the
- * same source as the first one. */
-static void truth_make(struct truth *t, const char *folder, enum spw_kv_precision precision,
-                       uint64_t *seed)
+/* A spectrogram, and the tokens that stand for it: the third one is that of the first sequence. */
+static void make_audio(struct truth *t, int k, const struct folder *f, uint64_t *seed)
+{
+    const size_t n = (size_t)SPW_AUDIO_FRAMES * f->n_source * f->n_mels;
+    t->audio[k] = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        t->audio[k][i] =
+            k == 2 ? t->audio[0][i] : (float)(check_random(seed) % 4001) / 2000.0F - 1.0F;
+    spw_audio_source(t->ids[k], f->n_source, 90, t->audio[k], n);
+    CHECK((k == 1) == (memcmp(t->ids[k], t->ids[0], f->n_source * sizeof(int32_t)) != 0));
+}
+
+/* The second sequence begins as the first one does, and has a longer source; or its source is other
+ * audio. The third one has the same source as the first one. */
+static void truth_make(struct truth *t, const struct folder *folder,
+                       enum spw_kv_precision precision, uint64_t *seed)
 {
     const struct spw_options o = plain(precision);
-    snprintf(t->dir, sizeof t->dir, "tests/golden/%s", folder);
+    *t = (struct truth){0};
+    snprintf(t->dir, sizeof t->dir, "tests/golden/%s", folder->name);
     for (int k = 0; k < N_SEQUENCES; k++) {
-        t->n_source[k] =
-            k == 2 ? t->n_source[0] : check_range(seed, 1, MOST_SOURCE) + (k ? t->n_source[0] : 0);
-        t->n[k] = t->n_source[k] + check_range(seed, 2, CONTEXT - t->n_source[k]);
+        t->n_source[k] = folder->n_source ? folder->n_source
+                         : k == 2         ? t->n_source[0]
+                                  : check_range(seed, 1, MOST_SOURCE) + (k ? t->n_source[0] : 0);
+        const size_t room = CONTEXT - t->n_source[k];
+        t->n[k] =
+            t->n_source[k] +
+            check_range(seed, 2, folder->n_source ? spw_min_u64(room, folder->most_others) : room);
         run_ids(t->ids[k], t->n[k], 90, k == 1 ? check_random(seed) : 7);
         if (k)
             memcpy(t->ids[k], t->ids[0], t->n_source[0] * sizeof(int32_t));
         for (size_t i = 0; i < t->n_source[k]; i++)
             if (t->ids[k][i] >= 0)
                 t->ids[k][i] = spw_source_token(t->ids[k][i]);
+        if (folder->n_source)
+            make_audio(t, k, folder, seed);
         if (k == 2)
             t->ids[k][t->n_source[k]] = 5;
-        t->rows[k] = model_all_logits(t->dir, &o, t->ids[k], t->n[k], &t->vocab);
+        t->rows[k] = model_logits_of(t->dir, &o, t->ids[k], t->n[k], t->audio[k], &t->vocab);
         CHECK(t->rows[k]);
     }
 }
 
 static void truth_free(struct truth *t)
 {
-    for (int k = 0; k < N_SEQUENCES; k++)
+    for (int k = 0; k < N_SEQUENCES; k++) {
         free(t->rows[k]);
+        free(t->audio[k]);
+    }
 }
 
 /* ---- a life under drawn options ---- */
@@ -118,7 +149,7 @@ static void step(struct life *f, uint64_t *seed)
         size_t same = 0;
         while (same < f->at[i] && same < to && f->t->ids[k][same] == f->t->ids[f->of[i]][same])
             same++;
-        const bool held = same >= source && (f->t->n_source[f->of[i]] == source);
+        const bool held = same >= source && f->t->n_source[f->of[i]] == source;
         expected[n] = !held                                         ? 0
                       : same == to && same == f->at[i] && rows == 1 ? to
                                                                     : spw_min_u64(same, to - rows);
@@ -126,6 +157,7 @@ static void step(struct life *f, uint64_t *seed)
         f->of[i] = k;
         f->at[i] = to;
         f->places[n] = i;
+        spw_session_set_audio(f->sessions[i], f->t->audio[k]);
         f->spans[n++] = (struct spw_span){f->sessions[i], f->t->ids[k], to, rows};
     }
     if (!n)
@@ -227,7 +259,8 @@ static void run_life(const struct truth *t, enum spw_kv_precision precision, uin
 /* Tokens from which the batch makes a source; or a source and other tokens. */
 static size_t make_prompt(const struct truth *t, int k, int32_t prompt[CONTEXT])
 {
-    const bool is_whole = k == 2; /* whose other tokens differ from those of the first answer */
+    /* whose other tokens differ from those of the first answer */
+    const bool is_whole = k == 2 || t->audio[k];
     const size_t n = spw_min_u64(t->n_source[k] + (is_whole ? 2 : 0), CONTEXT - N_NEW);
     for (size_t i = 0; i < n; i++)
         prompt[i] = is_whole ? t->ids[k][i] : spw_plain_token(t->ids[k][i]);
@@ -250,6 +283,7 @@ static void run_batch(const struct truth *t, const struct spw_options *o, bool t
         const struct spw_request q = {
             .n_prompt = make_prompt(t, k, prompt),
             .prompt = prompt,
+            .audio = t->audio[k],
             .max_new_tokens = N_NEW,
             .ignore_eos = true,
             .sampling.repetition_penalty = 1.2F,
@@ -366,19 +400,58 @@ static void check_prediction(const struct truth *t)
     struct spw_engine *e = run_open(t->dir, &o);
     CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
     run_ids(prompt, CONTEXT, 90, 3);
-    const struct spw_request q = {
-        .prompt = prompt, .n_prompt = MOST_SOURCE, .max_new_tokens = N_ANSWER, .ignore_eos = true};
+    if (t->audio[0])
+        memcpy(prompt, t->ids[0], t->n_source[0] * sizeof(int32_t));
+    const struct spw_request q = {.prompt = prompt,
+                                  .n_prompt = t->audio[0] ? t->n_source[0] + 1 : MOST_SOURCE,
+                                  .audio = t->audio[0],
+                                  .max_new_tokens = t->audio[0] ? N_NEW : N_ANSWER,
+                                  .ignore_eos = true};
     CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
     while (rc > 0)
         rc = spw_batch_step(b, &err);
     CHECK_MSG(!rc, "%s", err.text);
-    const struct spw_plan_request like = {.n_prompt = q.n_prompt,
-                                          .max_new_tokens = q.max_new_tokens};
+    const struct spw_plan_request like = {
+        .prompt = prompt, .n_prompt = q.n_prompt, .max_new_tokens = q.max_new_tokens};
     CHECK_MSG(!spw_engine_predict(moved, e, &like, 1, &err), "%s", err.text);
     spw_engine_stats(e, &s);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         CHECK_MSG(moved[i] == s.moved_bytes[i], "%s: link %d: counted %llu, predicted %llu", t->dir,
                   i, (unsigned long long)s.moved_bytes[i], (unsigned long long)moved[i]);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* A source that is audio has 40 tokens, and a batch and a session want its spectrogram. */
+static void check_audio(void)
+{
+    enum { SOURCE = 40, N = SOURCE + 2 };
+    static const float audio[SPW_AUDIO_FRAMES * SOURCE * 8];
+    int32_t ids[N];
+    struct spw_options o = plain(SPW_KV_EXACT);
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    uint64_t id;
+    struct spw_engine *e = run_open("tests/golden/whisper_plain", &o);
+    CHECK_MSG(e && !spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (int i = 0; i < N; i++)
+        ids[i] = i < SOURCE ? spw_source_token(i) : i;
+    struct spw_session *s = run_session(e);
+    const struct spw_span span = {s, ids, N, 1}, shorter = {s, ids + 1, N - 1, 1};
+    CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EINVAL && strstr(err.text, "is audio"));
+    spw_session_set_audio(s, audio);
+    CHECK(spw_sync(e, &shorter, 1, NULL, NULL, &err) == -E2BIG);
+    CHECK_MSG(!spw_sync(e, &span, 1, NULL, NULL, &err), "%s", err.text);
+    spw_session_close(s);
+    struct spw_request q = {.prompt = ids, .n_prompt = N, .max_new_tokens = 2};
+    CHECK(spw_batch_submit(b, &q, &id, &err) == -EINVAL && strstr(err.text, "is audio"));
+    q.audio = audio;
+    q.prompt++;
+    q.n_prompt--;
+    CHECK(spw_batch_submit(b, &q, &id, &err) == -E2BIG && strstr(err.text, "expected 40 and"));
+    q.prompt = ids + SOURCE;
+    q.n_prompt = N - SOURCE;
+    CHECK(spw_batch_submit(b, &q, &id, &err) == -E2BIG);
     spw_batch_close(b);
     spw_engine_close(e);
 }
@@ -393,15 +466,17 @@ int main(int argc, char **argv)
     if (!run_is_there())
         return CHECK_SKIP;
     check_stack();
+    check_audio();
     for (int i = 0; i < draws; i += LIVES) {
         const enum spw_kv_precision precision = precisions[check_random(&seed) % 4];
-        truth_make(&t, folders[check_random(&seed) % N_FOLDERS], precision, &seed);
+        truth_make(&t, &folders[check_random(&seed) % N_FOLDERS], precision, &seed);
         for (int k = 0; k < LIVES; k++)
             run_life(&t, precision, &seed);
         if (i < 12) {
             check_batch(&t);
             check_prediction(&t);
-            check_refusals(&t);
+            if (!t.audio[0])
+                check_refusals(&t);
         }
         truth_free(&t);
     }

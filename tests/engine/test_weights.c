@@ -214,7 +214,10 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
         size_t n = check_range(seed, 1, MOST);
         for (size_t i = 0; i < n; i++)
             ids[i] = (int32_t)(check_random(seed) % m->config.vocab);
-        spw_weights_embed(m->weights, &(struct spw_embed_args){ids, n, 0, m->compute, out, inputs});
+        spw_weights_embed(
+            m->weights,
+            &(struct spw_embed_args){
+                .tokens = ids, .n = n, .compute = m->compute, .rows = out, .inputs = inputs});
         for (size_t i = 0; i < n && m->config.embedding_scale == 1.0f; i++)
             for (uint32_t c = 0; c < hidden; c++)
                 wrong +=

@@ -3,6 +3,8 @@
 
     python3 tests/golden/make_encoder_goldens.py [CASE ...]       needs torch, transformers, safetensors
 
+Where the source is audio, golden_audio.f32 is its spectrogram, [rows][numbers of a row].
+
 golden.json: "ids" are the source, token t as the number ~t, and then the tokens of the decoder; the logits of
 "positions" are those that transformers' decoder gives for the latter: float32, eager attention, the whole sequence.
 """
@@ -12,7 +14,7 @@ import shutil
 import warnings
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 from make_goldens import (DTYPES, HERE, margins, save_weights, seed_of, without, write_golden, write_json,
                           write_logits)
@@ -29,6 +31,11 @@ PEGASUS = BART | dict(model_type="pegasus", architectures=["PegasusForConditiona
                       scale_embedding=True, bos_token_id=None, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
 MARIAN = PEGASUS | dict(model_type="marian", architectures=["MarianMTModel"], activation_function="swish", pad_token_id=95,
                         eos_token_id=0, decoder_start_token_id=95)
+WHISPER = dict(model_type="whisper", architectures=["WhisperForConditionalGeneration"], d_model=32, encoder_ffn_dim=40,
+               decoder_ffn_dim=40, encoder_attention_heads=4, decoder_attention_heads=4, encoder_layers=2, decoder_layers=2,
+               vocab_size=96, num_mel_bins=8, max_source_positions=40, max_target_positions=64, activation_function="gelu",
+               scale_embedding=True, bos_token_id=2, pad_token_id=2, eos_token_id=2, decoder_start_token_id=3,
+               is_encoder_decoder=True, torch_dtype="float32")
 GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "t5_relu": (T5, 150, 60, "f32"),
@@ -53,6 +60,9 @@ CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "marian_apart": (MARIAN | dict(share_encoder_decoder_embeddings=False, vocab_size=130, decoder_vocab_size=96,
                                    decoder_layers=1), 30, 20, "bf16"),
     "marian_stored": (MARIAN | dict(scale_embedding=False), 64, 30, "f16"),
+    "whisper_plain": (WHISPER, 40, 30, "f32"),
+    "whisper_long": (WHISPER | dict(max_source_positions=150, max_target_positions=160, decoder_layers=3, num_mel_bins=10),
+                     150, 150, "f16"),
 }
 
 
@@ -60,11 +70,12 @@ def random_weights(model, generator, stored=False):
     """Scores are not scaled in T5's families, so queries are small; numbers of distances matter."""
     weights = {}
     for name, value in model.state_dict().items():
-        shared = getattr(model.config, "share_encoder_decoder_embeddings", True)
-        if (name.endswith("embed_tokens.weight") and shared) or (
+        hears = model.config.model_type == "whisper"
+        shared = getattr(model.config, "share_encoder_decoder_embeddings", not hears)
+        if (name.endswith("embed_tokens.weight") and shared) or name == "proj_out.weight" or (
                 name == "lm_head.weight" and model.config.tie_word_embeddings):
             continue  # those of "shared"
-        if "embed_positions" in name and not model.config.model_type.endswith("bart") and not stored:
+        if "embed_positions" in name and not model.config.model_type.endswith(("bart", "whisper")) and not stored:
             continue  # transformers makes them
         x = torch.randn(value.shape, generator=generator)
         if "layer_norm" in name or "layernorm" in name:
@@ -76,18 +87,24 @@ def random_weights(model, generator, stored=False):
         elif name.endswith((".bias", "embed_positions.weight")):
             x = 0.3 * x
         elif not name.endswith(("shared.weight", "embed_tokens.weight")) and name != "final_logits_bias":
-            x = x / value.shape[-1] ** 0.5
+            x = x / value[0].numel() ** 0.5
         weights[name] = x
     return weights
 
 
+def model_class(config):
+    return AutoModelForSpeechSeq2Seq if config.model_type == "whisper" else AutoModelForSeq2SeqLM
+
+
 def load(folder, dtype):
-    return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    kind = model_class(AutoConfig.from_pretrained(folder))
+    return kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
-def forward(model, source, target):
-    return model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target]), use_cache=False).logits[0]
+def forward(model, source, audio, target):
+    inputs = dict(input_ids=torch.tensor([source])) if audio is None else dict(input_features=audio.to(model.dtype))
+    return model(**inputs, decoder_input_ids=torch.tensor([target]), use_cache=False).logits[0]
 
 
 def make_case(name):
@@ -98,12 +115,16 @@ def make_case(name):
     write_json(folder / "config.json", config_json)
     config = AutoConfig.from_pretrained(folder)
     generator = torch.Generator().manual_seed(seed_of(name))
-    weights = random_weights(AutoModelForSeq2SeqLM.from_config(config), generator, name.endswith("stored"))
+    weights = random_weights(model_class(config).from_config(config), generator, name.endswith("stored"))
     save_weights(folder, {key: value.to(DTYPES[stored]) for key, value in weights.items()}, 1)
     source = torch.randint(2, config.vocab_size, (n_source,), generator=generator).tolist()
     target = [config.decoder_start_token_id] + torch.randint(2, getattr(config, "decoder_vocab_size", None) or config.vocab_size, (n_target - 1,), generator=generator).tolist()
-    logits = forward(load(folder, torch.float32), source, target)
-    exact = forward(load(folder, torch.float64), source, target)
+    audio = None
+    if config.model_type == "whisper":
+        audio = torch.randn(1, config.num_mel_bins, 2 * n_source, generator=generator)
+        audio[0].T.contiguous().numpy().astype("<f4").tofile(folder / "golden_audio.f32")
+    logits = forward(load(folder, torch.float32), source, audio, target)
+    exact = forward(load(folder, torch.float64), source, audio, target)
     wanted = {0, 1, 2, n_target // 2, n_target - 2, n_target - 1, 127 - n_source, 128 - n_source, 129 - n_source,
               255 - n_source, 256 - n_source, 511 - n_source, 512 - n_source, 127, 128, 129, 200}
     positions = sorted(p for p in wanted if 0 <= p < n_target)

@@ -159,6 +159,7 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     FIELD(o, c, most_distance), FIELD(o, c, own_buckets), FIELD(o, c, post_norms);
     FIELD(o, c, embedding_norm), FIELD(o, c, positions), FIELD(o, c, position_offset);
     FIELD(o, c, stack_positions), FIELD(o, c, source_vocab), FIELD(o, c, own_source_rows);
+    FIELD(o, c, n_mels), FIELD(o, c, n_audio), FIELD(o, c, no_k_bias);
     FIELD(o, c, layer_inputs), FIELD(o, c, input_vocab), FIELD(o, c, n_more_layers);
     FIELD(o, c, kinds_listed), FIELD(o, c, window), FIELD(o, c, cache_implementation);
     FIELD(o, c, cache_by_generation), FIELD(o, c, n_eos), FIELD(o, c, bos);
