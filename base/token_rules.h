@@ -2,6 +2,7 @@
 #ifndef SPW_BASE_TOKEN_RULES_H
 #define SPW_BASE_TOKEN_RULES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,26 @@ struct spw_token_rules {
     uint64_t
         min_new_tokens; /* no end token before the answer has so many; then min_length is off */
     struct spw_token_list lists[SPW_TOKEN_LISTS];
+    bool renormalize_logits; /* after all rules the log-probabilities of a beam are those of a sum
+                                of one again */
+};
+
+/* When a beam search ends. */
+enum spw_early_stopping {
+    SPW_BEAMS_STOP_LATE,  /* when the best beam, at its length now, is worse than n_beams answers */
+    SPW_BEAMS_STOP_EARLY, /* as soon as there are n_beams answers */
+    SPW_BEAMS_NEVER_EARLY, /* as the first; the length is max_new_tokens if length_penalty is above
+                              0 */
+};
+
+/* How the files of a model want its answers to be searched, by the names of transformers. 0: they
+ * do not say. */
+struct spw_search_rules {
+    uint32_t num_beams;
+    float length_penalty;
+    enum spw_early_stopping early_stopping;
+    uint64_t max_length;     /* of an answer, with the tokens that it begins with */
+    uint64_t max_new_tokens; /* wins */
 };
 
 #pragma GCC visibility pop

@@ -385,14 +385,6 @@ struct spw_sampling {
     uint64_t seed, stream;      /* the n-th draw of a seed and a stream is always the same draw */
 };
 
-/* When a beam search ends. */
-enum spw_early_stopping {
-    SPW_BEAMS_STOP_LATE,  /* when the best beam, at its length now, is worse than n_beams answers */
-    SPW_BEAMS_STOP_EARLY, /* as soon as there are n_beams answers */
-    SPW_BEAMS_NEVER_EARLY, /* as the first; the length is max_new_tokens if length_penalty is above
-                              0 */
-};
-
 enum {
     SPW_BEAMS_MOST = 256,
     SPW_BEAM_TOKEN_BYTES = 17, /* host memory of a search, for each beam and new token */

@@ -277,6 +277,7 @@ struct spw_model_config {
     uint32_t n_eos;
     int32_t bos;                           /* -1: none */
     struct spw_token_rules token_rules;    /* of all answers; lists are in rule_tokens */
+    struct spw_search_rules search;        /* of a model with an encoder */
     int32_t *rule_tokens[SPW_TOKEN_LISTS]; /* owned */
     /* Facts that the files do not store and that follow from a rule, and what is left out, as
      * sentences. */

@@ -147,7 +147,6 @@ struct spw_family {
     uint32_t position_offset;
     enum spw_family_rule scales_rows; /* by key: scale_embedding, embeddings times sqrt(hidden) */
     int32_t start;                    /* the default of decoder_start_token_id; -1: bos */
-    bool forces_eos;                  /* the default of forced_eos_token_id is eos */
     bool no_k_bias;                   /* as in struct spw_model_config */
     uint32_t n_mels, n_audio;         /* the source is audio: the defaults of num_mel_bins and
                                                   max_source_positions */

@@ -3,6 +3,8 @@
 
 #include "model/config/config_parts.h"
 
+#include "base/grow.h"
+
 #include <stdio.h>
 
 /* Reads one id, or for eos a list of ids. An absent key and null leave the old value. */
@@ -78,15 +80,53 @@ static int read_count(const struct spw_keys *keys, const char *key, uint64_t *ou
     return 0;
 }
 
-/* A config.json without this key means the default of its class. */
-static int force_family_eos(struct spw_model_config *out, const struct spw_config_source *source)
+/* Tokens of bad_words_ids that stand alone are those of suppress_tokens. As in transformers, no end
+ * token is one of them. */
+static int read_bad_words(struct spw_model_config *out, const struct spw_keys *keys)
 {
-    int32_t *id = out->rule_tokens[SPW_FORCED_EOS] = spw_alloc_zero(1, sizeof *id);
-    if (!id)
-        return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
-    *id = source->family->eos;
-    if ((uint32_t)*id < out->vocab)
-        out->token_rules.lists[SPW_FORCED_EOS] = (struct spw_token_list){id, 1};
+    const json_t *words = spw_keys_value(keys, "bad_words_ids"), *word;
+    struct spw_token_list *list = &out->token_rules.lists[SPW_SUPPRESS];
+    size_t i, n = list->n;
+    if (!json_array_size(words))
+        return 0;
+    SPW_TRY(
+        spw_resize(&out->rule_tokens[SPW_SUPPRESS], n + json_array_size(words), sizeof(int32_t)));
+    int32_t *ids = out->rule_tokens[SPW_SUPPRESS];
+    json_array_foreach((json_t *)(uintptr_t)words, i, word)
+    {
+        const json_int_t id = json_integer_value(json_array_get(word, 0));
+        bool ends = false;
+        for (uint32_t k = 0; k < out->n_eos; k++)
+            ends |= id == out->eos[k];
+        if (json_array_size(word) > 1)
+            spw_config_rule(out, "words of several tokens in bad_words_ids are not kept out");
+        else if (json_is_integer(json_array_get(word, 0)) && id >= 0 && id < out->vocab && !ends)
+            ids[n++] = (int32_t)id;
+    }
+    *list = (struct spw_token_list){ids, n};
+    return 0;
+}
+
+/* A file that wants answers to be drawn wants no plain search. */
+static int read_search(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    enum { MOST_BEAMS = 256 };
+    struct spw_search_rules *s = &out->search;
+    const json_t *early = spw_keys_value(keys, "early_stopping");
+    double penalty = 1;
+    bool draws = false;
+    SPW_TRY(SPW_OR_NULL(spw_keys_bool, keys, "do_sample", &draws));
+    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_beams", 1, MOST_BEAMS, &s->num_beams));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, keys, "length_penalty", -30, 30, &penalty));
+    SPW_TRY(read_count(keys, "max_length", &s->max_length));
+    SPW_TRY(read_count(keys, "max_new_tokens", &s->max_new_tokens));
+    if (early && !json_is_boolean(early) && !json_is_null(early) && !json_is_string(early))
+        return spw_keys_refuse(keys, "early_stopping", "true, false or \"never\"");
+    s->early_stopping = json_is_true(early)     ? SPW_BEAMS_STOP_EARLY
+                        : json_is_string(early) ? SPW_BEAMS_NEVER_EARLY
+                                                : SPW_BEAMS_STOP_LATE;
+    s->length_penalty = (float)penalty;
+    s->num_beams = draws ? 0 : s->num_beams;
     return 0;
 }
 
@@ -103,15 +143,18 @@ static int read_rules(struct spw_model_config *out, const struct spw_config_sour
     } numbers[] = {{"no_repeat_ngram_size", &r->no_repeat_ngram_size},
                    {"min_length", &r->min_length},
                    {"min_new_tokens", &r->min_new_tokens}};
-    if (source->family->forces_eos && !generation->object)
-        SPW_TRY(force_family_eos(out, source));
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             SPW_TRY(read_count(places[i], numbers[k].key, numbers[k].at));
+        SPW_TRY(
+            SPW_OR_NULL(spw_keys_bool, places[i], "renormalize_logits", &r->renormalize_logits));
         for (int k = 0; k < SPW_TOKEN_LISTS; k++)
             SPW_TRY(read_list(out, places[i], (enum spw_token_list_kind)k));
     }
-    return 0;
+    if (!source->family->encodes)
+        return 0;
+    SPW_TRY(read_bad_words(out, places[0]));
+    return read_search(out, places[0]);
 }
 
 /* ---- all of them ---- */

@@ -89,13 +89,32 @@ static int folder_tensors(const struct spw_source *s, struct spw_tensors **out,
     return spw_safetensors_open(out, s->path, err);
 }
 
+/* The files of a tokenizer that the program does not read. */
+static const char *other_tokenizer(const struct spw_source *s)
+{
+    static const char *const names[] = {"source.spm", "sentencepiece.bpe.model", "spiece.model"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = spw_file_join(s->path, names[i]);
+        const bool is_there = path && access(path, R_OK) == 0;
+        spw_free(path);
+        if (is_there)
+            return names[i];
+    }
+    return NULL;
+}
+
 static int folder_tokenizer(const struct spw_source *s, struct spw_tokenizer **out,
                             struct spw_error *err)
 {
     int rc = spw_tokenizer_open_folder(out, s->path, err);
     if (rc == -ENOENT) {
         spw_error_clear(err);
-        spw_fail(err, rc, "%s/tokenizer.json: no such file", s->path);
+        const char *other = other_tokenizer(s);
+        spw_fail(err, rc, "%s/tokenizer.json: no such file%s%s%s", s->path, other ? " (" : "",
+                 other ? other : "",
+                 other ? " is not read; save_pretrained of transformers' tokenizer may write "
+                         "tokenizer.json, else give token ids)"
+                       : "");
     }
     return rc;
 }

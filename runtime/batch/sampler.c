@@ -404,17 +404,26 @@ static void apply_diversity(struct spw_sampler *s, float penalty, const int32_t 
     }
 }
 
+/* Logits become log-probabilities. */
+static void normalize(struct spw_sampler *s, float top)
+{
+    const double sum = log(spw_row_weights(s->weights, s->logits, s->n, top, 1));
+    for (uint32_t i = 0; i < s->vocab; i++)
+        s->logits[i] = (float)((double)s->logits[i] - (double)top - sum);
+}
+
 const float *spw_sampler_log_probs(struct spw_sampler *s, const struct spw_row_of_beam *b)
 {
     const float top = spw_row_top(b->logits, s->vocab);
     if (!isfinite(top))
         return NULL;
     spw_row_fill(s->logits, b->logits, s->vocab);
-    const double sum = log(spw_row_weights(s->weights, s->logits, s->n, top, 1));
-    for (uint32_t i = 0; i < s->vocab; i++)
-        s->logits[i] = (float)((double)s->logits[i] - (double)top - sum);
+    normalize(s, top);
     apply_diversity(s, b->diversity_penalty, b->chosen, b->n_chosen);
     const struct spw_logit_row row = row_of(s, b->tokens, b->n_prompt, b->n_tokens);
     spw_logit_rules_apply(&row, b->sampling);
+    const float most = spw_row_top(s->logits, s->vocab);
+    if (b->sampling->rules.renormalize_logits && isfinite(most))
+        normalize(s, most);
     return s->logits;
 }

@@ -64,6 +64,30 @@ CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "whisper_long": (WHISPER | dict(max_source_positions=150, max_target_positions=160, decoder_layers=3, num_mel_bins=10),
                      150, 150, "f16"),
 }
+for name, base, keys in (("pegasus_search", PEGASUS, dict(num_beams=3, length_penalty=0.8, max_length=16,
+                                                          no_repeat_ngram_size=2)),
+                         ("bart_search", BART, {}), ("m2m_100_search", CASES["m2m_100_plain"][0], {}),
+                         ("marian_search", MARIAN, {}), ("t5_search", T5, {})):
+    CASES[name] = (base | keys, 25, 12, "bf16")
+# generation_config.json (None: there is none), and for each run options of the command and of transformers
+SEARCHES = {
+    "bart_search": (dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_bos_token_id=0,
+                         forced_eos_token_id=2, num_beams=4, length_penalty=2.0, early_stopping=True, max_length=24,
+                         min_length=8, no_repeat_ngram_size=3),
+                    [("", {}), ("--num-beams 1", dict(num_beams=1)), ("--max-new-tokens 30", dict(max_new_tokens=30)),
+                     ("--length-penalty -1 --early-stopping never", dict(length_penalty=-1.0, early_stopping="never")),
+                     ("--min-length 0 --no-repeat-ngram-size 0", dict(min_length=0, no_repeat_ngram_size=0)),
+                     ("--num-beams 2 --forced-bos-token-id 9", dict(num_beams=2, forced_bos_token_id=9))]),
+    "marian_search": (dict(pad_token_id=95, eos_token_id=0, decoder_start_token_id=95, forced_eos_token_id=0, num_beams=6,
+                           bad_words_ids=[[95], [0], [11], [12], [13]], max_length=30, renormalize_logits=True),
+                      [("", {}), ("--num-beams 1", dict(num_beams=1)), ("--length-penalty 0", dict(length_penalty=0.0))]),
+    "m2m_100_search": (dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, num_beams=5,
+                            max_new_tokens=15),
+                       [("--forced-bos-token-id 7", dict(forced_bos_token_id=7)), ("", {})]),
+    "pegasus_search": (None, [("", {}), ("--num-beams 1 --max-new-tokens 9", dict(num_beams=1, max_new_tokens=9))]),
+    "t5_search": (dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, num_beams=2, max_length=20,
+                       early_stopping="never"), [("", {}), ("--num-beams 3", dict(num_beams=3))]),
+}
 
 
 def random_weights(model, generator, stored=False):
@@ -107,6 +131,16 @@ def forward(model, source, audio, target):
     return model(**inputs, decoder_input_ids=torch.tensor([target]), use_cache=False).logits[0]
 
 
+@torch.no_grad()
+def write_answers(folder, model, source, runs):
+    """source: ids for --token-ids; answers: a line for each run, "options|ids"."""
+    (folder / "source").write_text(" ".join(map(str, source)) + "\n")
+    with open(folder / "answers", "w") as file:
+        for options, own in runs:
+            row = model.generate(torch.tensor([source]), attention_mask=torch.ones(1, len(source), dtype=torch.long), **own)
+            file.write(f"{options}|{' '.join(map(str, row[0, 1:].tolist()))}\n")
+
+
 def make_case(name):
     config_json, n_source, n_target, stored = CASES[name]
     folder = HERE / name
@@ -116,6 +150,8 @@ def make_case(name):
     config = AutoConfig.from_pretrained(folder)
     generator = torch.Generator().manual_seed(seed_of(name))
     weights = random_weights(model_class(config).from_config(config), generator, name.endswith("stored"))
+    if name in SEARCHES:  # logits that differ less from each other
+        weights = {key: value * (0.3 if key.endswith("shared.weight") else 1) for key, value in weights.items()}
     save_weights(folder, {key: value.to(DTYPES[stored]) for key, value in weights.items()}, 1)
     source = torch.randint(2, config.vocab_size, (n_source,), generator=generator).tolist()
     target = [config.decoder_start_token_id] + torch.randint(2, getattr(config, "decoder_vocab_size", None) or config.vocab_size, (n_target - 1,), generator=generator).tolist()
@@ -134,6 +170,11 @@ def make_case(name):
                   max_abs_difference_to_float64=float((logits.double() - exact).abs().max()))
     write_logits(folder / "golden_logits.f32", logits, positions)
     write_golden(folder / "golden.json", golden)
+    if name in SEARCHES:
+        generation, runs = SEARCHES[name]
+        if generation:
+            write_json(folder / "generation_config.json", generation)
+        write_answers(folder, load(folder, torch.float32), source, runs)
     print(f"{name}: logits up to {golden['max_abs_logit']:.2f}, float32 against float64 "
           f"{golden['max_abs_difference_to_float64']:.2g}, {len(set(golden['argmax']))} different argmaxes of {n_target}")
 

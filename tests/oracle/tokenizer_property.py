@@ -211,6 +211,8 @@ def family(rng):
             scheme = rng.choice(["always", "first", "never"])
             metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme}
             spec["pre_tokenizer"] = {**metaspace, "split": rng.random() < 0.5}
+            if rng.random() < 0.5:  # as NLLB
+                spec["normalizer"] = sequence("normalizers", [charsmap(rng), replace({"Regex": " {2,}"}, " ")])
             spec["decoder"] = {**metaspace, "split": True} if rng.random() < 0.5 else sequence(
                 "decoders", back + [{"type": "Strip", "content": " ", "start": 1, "stop": 0}])
     return kind, spec
@@ -282,10 +284,15 @@ def add_tokens(rng, spec):
     spec.update(version="1.0", truncation=None, padding=None, added_tokens=added, post_processor=None)
     specials = [t for t in added if t["special"]]
     if specials and rng.random() < 0.7:
-        token = rng.choice(specials)
+        token, last = rng.choice(specials), rng.choice(specials)
         spec["post_processor"] = template(token["content"])
         spec["post_processor"]["special_tokens"] = {
-            token["content"]: {"id": token["content"], "ids": [token["id"]], "tokens": [token["content"]]}}
+            t["content"]: {"id": t["content"], "ids": [t["id"]], "tokens": [t["content"]]} for t in (token, last)}
+        if rng.random() < 0.3:  # as NLLB: a language in front of the text, and an end
+            spec["post_processor"]["single"].append({"SpecialToken": {"id": last["content"], "type_id": 0}})
+        elif rng.random() < 0.4:  # as BART
+            spec["post_processor"] = {"type": "RobertaProcessing", "cls": [token["content"], token["id"]], "trim_offsets": True,
+                                      "sep": [last["content"], last["id"]], "add_prefix_space": False}
     return spec
 
 

@@ -100,21 +100,23 @@ static int on_token(struct run *r, int32_t token, const float *logits)
     return 0;
 }
 
+/* Options that no search has. */
+static const char *const no_beams[] = {"prompts",      "save",     "resume",      "json-schema",
+                                       "dump-logits",  "logprobs", "temperature", "stop",
+                                       "expert-trace", NULL};
+
 static int check_beams(const struct cli_options *o)
 {
     static const char *const of_beams[] = {"num-beam-groups", "diversity-penalty", "length-penalty",
                                            "early-stopping", "num-return-sequences"};
-    static const char *const others[] = {"prompts",     "save",        "resume",
-                                         "json-schema", "dump-logits", "logprobs",
-                                         "temperature", "stop",        "expert-trace"};
     const bool has_beams = o->num_beams > 1;
     for (size_t i = 0; !has_beams && i < sizeof of_beams / sizeof *of_beams; i++)
         if (cli_given(o, of_beams[i]))
             return cli_fail(CLI_REFUSED, "--%s needs --num-beams above 1", of_beams[i]);
-    for (size_t i = 0; has_beams && i < sizeof others / sizeof *others; i++)
-        if (cli_given(o, others[i]))
+    for (size_t i = 0; has_beams && no_beams[i]; i++)
+        if (cli_given(o, no_beams[i]))
             return cli_fail(CLI_REFUSED, "found both --num-beams and --%s, expected one of them",
-                            others[i]);
+                            no_beams[i]);
     if (o->num_return_sequences > o->num_beams)
         return cli_fail(CLI_REFUSED,
                         "--num-return-sequences: found %llu, expected at most %llu, "
@@ -147,7 +149,7 @@ static int check_options(const struct cli_options *o)
     int code = cli_saved_check(o);
     if (code)
         return code;
-    code = check_beams(o);
+    code = o->prompts || o->num_beams > 1 ? check_beams(o) : 0;
     if (code)
         return code;
     if (o->ids && o->stop.n > 0)
@@ -606,8 +608,14 @@ int cli_generate(const struct cli_options *given)
         cli_saved_close(&r.saved);
         return code;
     }
+    cli_obey_search(&options, &r.model, no_beams);
     r.answers = o->num_beams > 1 ? json_array() : NULL;
-    code = read_inputs(&r);
+    code = check_beams(o);
+    if (code == 0 && o->num_beams > 1 && !cli_given(o, "num-beams"))
+        cli_note("the files of the model ask for a search with %u beams; --num-beams 1 makes none",
+                 r.model.config.search.num_beams);
+    if (code == 0)
+        code = read_inputs(&r);
     cli_progress_start((enum cli_progress_mode)o->progress, NULL, isatty(STDOUT_FILENO) == 1);
     if (code == 0)
         code = open_engine(&r);

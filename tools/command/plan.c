@@ -264,7 +264,7 @@ static int make_plan(struct spw_plan_info *plan, const struct cli_options *o,
 }
 
 /* A refused plan has its smallest budgets only, or nothing. */
-static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
+static int plan_run(struct spw_plan_info *plan, struct cli_options *o,
                     const struct cli_saved *saved)
 {
     struct cli_model m;
@@ -275,6 +275,8 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
                    : cli_model_open(&m, o->operand, o->prompt || o->prompt_file || o->input_file);
     if (code)
         return code;
+    if (!o->prompts && !o->resume)
+        cli_obey_search(o, &m, (const char *const[]){NULL});
     struct spw_error err = {0};
     int rc = saved->file ? spw_saved_check_model(saved->file, o->operand, &err) : 0;
     if (rc)

@@ -43,6 +43,7 @@ struct row {
 static int load_byte_level(const struct spw_tok_loader *l, const json_t *object, const char *path);
 static int load_metaspace(const struct spw_tok_loader *l, const json_t *object, const char *path);
 static int load_template(const struct spw_tok_loader *l, const json_t *object, const char *path);
+static int load_roberta(const struct spw_tok_loader *l, const json_t *object, const char *path);
 /* It trims offsets, which nobody here asks for. */
 static int load_nothing(const struct spw_tok_loader *l, const json_t *object, const char *path);
 
@@ -85,6 +86,7 @@ static const struct row pre_rows[] = {
 static const struct row post_rows[] = {
     {.type = "ByteLevel", .load = load_nothing},
     {.type = "TemplateProcessing", .load = load_template},
+    {.type = "RobertaProcessing", .load = load_roberta},
     {0},
 };
 
@@ -114,7 +116,7 @@ static const struct part parts[N_PARTS] = {
              "Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace or "
              "WhitespaceSplit"},
     [POST] = {"post_processor", "processors", post_rows,
-              "Sequence, TemplateProcessing or ByteLevel"},
+              "Sequence, TemplateProcessing, RobertaProcessing or ByteLevel"},
     [DEC] = {"decoder", "decoders", dec_rows,
              "Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace"},
 };
@@ -383,12 +385,28 @@ static int append_ids(struct spw_tok_ids *to, const struct spw_tok_ids *from)
     return 0;
 }
 
+/* "cls" before the text and "sep" after it: each is a list of the token and its id. */
+static int read_roberta(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                        struct spw_tok_ids *before, struct spw_tok_ids *after)
+{
+    static const char *const keys[] = {"cls", "sep"};
+    for (int i = 0; i < 2; i++) {
+        int32_t id = 0;
+        SPW_TRY(spw_tok_get_id(l, json_array_get(json_object_get(object, keys[i]), 1), path,
+                               keys[i], &id));
+        SPW_TRY(spw_tok_ids_add(i ? after : before, id));
+    }
+    return 0;
+}
+
 /* A later template goes around what the earlier ones made. */
-static int load_template(const struct spw_tok_loader *l, const json_t *object, const char *path)
+static int load_around(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                       int (*read)(const struct spw_tok_loader *, const json_t *, const char *,
+                                   struct spw_tok_ids *before, struct spw_tok_ids *after))
 {
     struct spw_tokenizer *t = l->t;
     struct spw_tok_ids before = {0}, after = {0};
-    int rc = read_template(l, object, path, &before, &after);
+    int rc = read(l, object, path, &before, &after);
     if (!rc)
         rc = append_ids(&before, &t->prefix);
     if (!rc)
@@ -401,6 +419,16 @@ static int load_template(const struct spw_tok_loader *l, const json_t *object, c
     spw_free(before.at);
     spw_free(after.at);
     return rc;
+}
+
+static int load_template(const struct spw_tok_loader *l, const json_t *object, const char *path)
+{
+    return load_around(l, object, path, read_template);
+}
+
+static int load_roberta(const struct spw_tok_loader *l, const json_t *object, const char *path)
+{
+    return load_around(l, object, path, read_roberta);
 }
 
 static int load_nothing(const struct spw_tok_loader *l, const json_t *object, const char *path)

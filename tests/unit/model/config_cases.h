@@ -137,6 +137,14 @@ static inline void layer_facts(json_t *o, const struct spw_model_config *c)
     LIST(o, "slice_kinds", c->n_slices, FACT(c->slice_kinds[i]));
 }
 
+static inline json_t *search_facts(const struct spw_search_rules *s)
+{
+    json_t *o = json_object();
+    FIELD(o, s, num_beams), FIELD(o, s, length_penalty), FIELD(o, s, early_stopping);
+    FIELD(o, s, max_length), FIELD(o, s, max_new_tokens);
+    return o;
+}
+
 static inline json_t *config_facts(const struct spw_model_config *c)
 {
     json_t *o = json_object();
@@ -165,7 +173,8 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     FIELD(o, c, cache_by_generation), FIELD(o, c, n_eos), FIELD(o, c, bos);
     const struct spw_token_rules *t = &c->token_rules;
     FIELD(o, c, n_rules), FIELD(o, t, no_repeat_ngram_size), FIELD(o, t, min_length);
-    FIELD(o, t, min_new_tokens);
+    FIELD(o, t, min_new_tokens), FIELD(o, t, renormalize_logits);
+    json_object_set_new(o, "search", search_facts(&c->search));
     for (int k = 0; k < SPW_TOKEN_LISTS; k++) {
         char n[40];
         const char *name = spw_token_list_name((enum spw_token_list_kind)k);

@@ -152,6 +152,11 @@ static void refuse_post_processors(void)
 {
     static const struct refused cases[] = {
         {SIMPLE("\"post_processor\":{\"type\":\"BertProcessing\"},"), -ENOTSUP, "post_processor"},
+        {SIMPLE("\"post_processor\":{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",1]},"), -EINVAL,
+         "post_processor.sep: found nothing"},
+        {SIMPLE("\"post_processor\":{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",77],"
+                "\"sep\":[\"a\",1]},"),
+         -EINVAL, "special token id 77"},
         {SIMPLE("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
                 "{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{}},"),
          -EINVAL, "special_tokens"},

@@ -395,6 +395,12 @@ static void test_template(void)
     CHECK(!strcmp(encode_text(t, "", 0, true, out), "20 21 21"));
     CHECK(!strcmp(encode_text(t, "ab", 2, false, out), "6"));
     spw_tokenizer_close(t);
+    t = parse(SIMPLE("\"added_tokens\":[" ADDED(20, "<s>", "") "," ADDED(
+        21, "</s>", "") "],"
+                        "\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",21],"
+                        "\"cls\":[\"<s>\",20],\"trim_offsets\":true,\"add_prefix_space\":false},"));
+    CHECK(!strcmp(encode_text(t, "ab", 2, true, out), "20 6 21"));
+    spw_tokenizer_close(t);
 }
 
 static void test_decoders(void)

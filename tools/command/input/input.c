@@ -328,8 +328,13 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
 {
     uint64_t limit = cli_longest_context(o, m);
     struct cli_input *item = &in->items[0];
+    const uint64_t n_source = item->tokens ? spw_source_length(item->tokens, item->n_tokens) : 0;
+    item->max_new_tokens =
+        cli_max_new_tokens(o, &m->config, n_source ? item->n_tokens - n_source : 1);
     if (!cli_given(o, "max-new-tokens") && item->n_tokens < limit)
         item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
+    if (!cli_given(o, "max-new-tokens") && m->config.stack_positions)
+        item->max_new_tokens = spw_min_u64(item->max_new_tokens, m->config.stack_positions);
     in->longest = needed_by(item);
     cli_say_summarize(o, m, item->n_tokens);
     if (in->longest > limit && !o->context && item->n_tokens < limit)

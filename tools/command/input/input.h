@@ -48,6 +48,14 @@ void cli_inputs_free(struct cli_inputs *in);
  * with: the model's own first token, if it is not there, and those of the item. */
 int cli_add_source(struct cli_input *item, const struct cli_options *o, const struct cli_model *m);
 
+/* What the files of a model with an encoder say of a search counts where no option says it, unless
+ * an option that no search has was given. `others`: the names of such options, NULL at the end. */
+void cli_obey_search(struct cli_options *o, const struct cli_model *m, const char *const *others);
+/* The most tokens of an answer: --max-new-tokens, else what the files say, else the default.
+ * n_before: tokens that the answer begins with. */
+uint64_t cli_max_new_tokens(const struct cli_options *o, const struct spw_model_config *c,
+                            uint64_t n_before);
+
 /* The name of an input in messages: "-" is stdin. */
 const char *cli_input_name(const char *path);
 /* Reads a whole file; "-" reads stdin. Leaves out a byte order mark of UTF-8. *data is

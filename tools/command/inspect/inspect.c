@@ -186,6 +186,20 @@ static uint32_t rope_layers(const struct spw_model_config *c)
     return n;
 }
 
+/* What the files of a model with an encoder ask for; null if they ask for nothing. */
+static json_t *search_json(const struct spw_search_rules *s)
+{
+    static const char *const early[] = {"false", "true", "never"};
+    const uint64_t most = s->max_new_tokens ? s->max_new_tokens : s->max_length;
+    const struct cli_field fields[] = {
+        {s->num_beams > 1 ? "num_beams" : NULL, CLI_JSON(s->num_beams)},
+        {s->num_beams > 1 ? "length_penalty" : NULL, CLI_JSON((double)s->length_penalty)},
+        {s->num_beams > 1 ? "early_stopping" : NULL, CLI_JSON(early[s->early_stopping])},
+        {most ? s->max_new_tokens ? "max_new_tokens" : "max_length" : NULL, CLI_JSON(most)},
+    };
+    return s->num_beams > 1 || most ? CLI_OBJECT(fields) : json_null();
+}
+
 /* Those rules of the files that are on; null if none is. */
 static json_t *token_rules_json(const struct spw_token_rules *r)
 {
@@ -194,6 +208,7 @@ static json_t *token_rules_json(const struct spw_token_rules *r)
          CLI_JSON(r->no_repeat_ngram_size)},
         {r->min_length ? "min_length" : NULL, CLI_JSON(r->min_length)},
         {r->min_new_tokens ? "min_new_tokens" : NULL, CLI_JSON(r->min_new_tokens)},
+        {r->renormalize_logits ? "renormalize_logits" : NULL, CLI_JSON(r->renormalize_logits)},
     };
     json_t *o = CLI_OBJECT(numbers);
     for (int k = 0; k < SPW_TOKEN_LISTS; k++)
@@ -239,6 +254,7 @@ static void add_config(json_t **o, const struct facts *f)
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
         {"eos_texts", cli_report_names(f->tokenizer, c->eos, c->n_eos)},
         {"token_rules", token_rules_json(&c->token_rules)},
+        {"search", search_json(&c->search)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
     };
     CLI_ADD(o, fields);

@@ -21,6 +21,11 @@ static int check_ids(const struct request_reader *r, const char *param,
 {
     const struct spw_model_config *c = &r->model->config;
     const uint32_t vocab = spw_config_vocab(c, c->n_source_layers);
+    if (c->stack_positions && p->n > c->stack_positions)
+        return request_refuse(why, 400, "context_length_exceeded", param,
+                              "%s: found %zu tokens, expected at most %llu, as many as the model "
+                              "has positions for",
+                              param, p->n, (unsigned long long)c->stack_positions);
     for (size_t i = 0; i < p->n; i++)
         if (p->tokens[i] < 0 || (uint32_t)p->tokens[i] >= vocab)
             return request_refuse(why, 400, "invalid_value", param,
@@ -143,6 +148,8 @@ int request_encode(struct request *x, struct request_reader *r, struct request_r
 {
     SPW_TRY(request_read_options(x, r, why));
     SPW_TRY(read_prompts(x, r, why));
+    if (r->model->config.stack_positions)
+        x->max_new_tokens = spw_min_u64(x->max_new_tokens, r->model->config.stack_positions);
     if (x->n_prompts * x->n_choices > MOST_ANSWERS)
         return request_refuse(why, 400, "invalid_value", "n",
                               "n: found %zu prompts with %u answers to each, expected at most %d "

@@ -483,10 +483,12 @@ static int copy_stops(struct request *x, const struct cli_strings *stop,
     return 0;
 }
 
-static int set_defaults(struct request *x, const struct cli_options *o, struct request_refusal *why)
+static int set_defaults(struct request *x, const struct request_reader *r,
+                        struct request_refusal *why)
 {
+    const struct cli_options *o = r->o;
     x->sampling = cli_sampling(o);
-    x->max_new_tokens = o->max_new_tokens;
+    x->max_new_tokens = cli_max_new_tokens(o, &r->model->config, 1);
     x->max_is_default = !cli_given(o, "max-new-tokens");
     x->n_choices = (uint32_t)o->n;
     x->beams = (struct spw_beam_search){.length_penalty = 1};
@@ -545,7 +547,7 @@ int request_read_options(struct request *x, const struct request_reader *r,
                          struct request_refusal *why)
 {
     const json_t *body = x->body;
-    SPW_TRY(set_defaults(x, r->o, why));
+    SPW_TRY(set_defaults(x, r, why));
     if (x->form == REQUEST_SHORT)
         SPW_TRY(check_known(x, why));
     for (size_t i = 0; i < N_KEYS; i++) {
