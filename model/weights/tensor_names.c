@@ -285,6 +285,8 @@ bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix
         {"encoder.embed_tokens.weight",
          c->own_source_rows ? "model.source_embed_tokens.weight" : NULL}, /* other copies */
         {"decoder.embed_tokens.weight", NULL},
+        {"encoder.version", NULL}, /* of old writers */
+        {"decoder.version", NULL},
         {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
          NULL}}; /* unused */
     unsigned block;

@@ -48,6 +48,7 @@ CASES = {  # config, tokens of the source, tokens of the decoder, stored type
     "bart_plain": (BART, 40, 30, "f32"),
     "bart_long": (BART | dict(max_position_embeddings=704, decoder_layers=3, scale_embedding=True,
                               activation_function="gelu_new"), 530, 150, "bf16"),
+    "bart_bare": (BART | dict(decoder_layers=1), 20, 10, "bf16"),  # as the model without its head was saved, long ago
     "mbart_plain": (BART | dict(model_type="mbart", architectures=["MBartForConditionalGeneration"], decoder_layers=1,
                                 scale_embedding=True, activation_function="relu"), 50, 40, "bf16"),
     "pegasus_plain": (PEGASUS | dict(max_position_embeddings=320), 300, 130, "bf16"),
@@ -69,6 +70,7 @@ for name, base, keys in (("pegasus_search", PEGASUS, dict(num_beams=3, length_pe
                          ("bart_search", BART, {}), ("m2m_100_search", CASES["m2m_100_plain"][0], {}),
                          ("marian_search", MARIAN, {}), ("t5_search", T5, {})):
     CASES[name] = (base | keys, 25, 12, "bf16")
+BF16 = {"bart_long", "m2m_100_plain", "pegasus_plain"}  # logits of transformers in bfloat16, too
 # generation_config.json (None: there is none), and for each run options of the command and of transformers
 SEARCHES = {
     "bart_search": (dict(bos_token_id=0, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_bos_token_id=0,
@@ -152,6 +154,9 @@ def make_case(name):
     weights = random_weights(model_class(config).from_config(config), generator, name.endswith("stored"))
     if name in SEARCHES:  # logits that differ less from each other
         weights = {key: value * (0.3 if key.endswith("shared.weight") else 1) for key, value in weights.items()}
+    if name == "bart_bare":
+        weights = {key.removeprefix("model."): value for key, value in weights.items() if key != "final_logits_bias"}
+        weights |= {"encoder.version": torch.ones(1), "decoder.version": torch.ones(1)}
     save_weights(folder, {key: value.to(DTYPES[stored]) for key, value in weights.items()}, 1)
     source = torch.randint(2, config.vocab_size, (n_source,), generator=generator).tolist()
     target = [config.decoder_start_token_id] + torch.randint(2, getattr(config, "decoder_vocab_size", None) or config.vocab_size, (n_target - 1,), generator=generator).tolist()
@@ -169,6 +174,10 @@ def make_case(name):
                   max_abs_logit=float(logits.abs().max()),
                   max_abs_difference_to_float64=float((logits.double() - exact).abs().max()))
     write_logits(folder / "golden_logits.f32", logits, positions)
+    if name in BF16:
+        half = forward(load(folder, torch.bfloat16), source, audio, target)
+        golden["bf16"] = dict(argmax=half.argmax(-1).tolist(), margin=margins(half),
+                              max_abs_difference_to_f32=float((half.float() - logits).abs().max()))
     write_golden(folder / "golden.json", golden)
     if name in SEARCHES:
         generation, runs = SEARCHES[name]
