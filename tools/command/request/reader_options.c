@@ -261,6 +261,31 @@ uint32_t request_sessions(const struct request *x)
     return n > 1 && n <= SPW_BEAMS_MOST ? (uint32_t)n : 1;
 }
 
+int request_obey_search(struct request *x, const struct request_reader *r,
+                        struct request_refusal *why)
+{
+    static const char *const options[] = {"num-beams", "temperature", "stop",
+                                          "logprobs",  "n",           "json-schema"};
+    static const char *const others[] = {num_beams, "temperature", "stop", "logprobs", "n"};
+    const struct spw_search_rules *s = &r->model->config.search;
+    bool obeys = s->num_beams > 1;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        obeys &= !cli_given(r->o, options[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        obeys &= !json_object_get(x->body, others[i]);
+    if (!obeys)
+        return 0;
+    json_t *early = s->early_stopping == SPW_BEAMS_NEVER_EARLY
+                        ? json_string("never")
+                        : json_boolean(s->early_stopping == SPW_BEAMS_STOP_EARLY);
+    json_t *keys_of_search =
+        json_pack("{s:i, s:f, s:o}", num_beams, (int)s->num_beams, "length_penalty",
+                  (double)s->length_penalty, "early_stopping", early);
+    const int rc = keys_of_search ? json_object_update_missing(x->line, keys_of_search) : -1;
+    json_decref(keys_of_search);
+    return rc ? request_refuse_memory(why) : 0;
+}
+
 /* One beam is no search. Without a temperature, as a search has none. */
 static int read_beams(struct request *x, const struct key *key, const json_t *value,
                       struct request_refusal *why)
