@@ -35,6 +35,12 @@ struct spw_token_rules {
     struct spw_token_list lists[SPW_TOKEN_LISTS];
     bool renormalize_logits; /* after all rules the log-probabilities of a beam are those of a sum
                                 of one again */
+    /* Of an answer with times, as Whisper writes them: the token of the time 0, behind which come
+     * those of later times, and in front of which is the token that says that there are none. Times
+     * come in pairs, do not go back, and begin the answer; and one follows where all of them
+     * together are likelier than any other token. The first one is at most
+     * timestamp_begin + max_initial_timestamp_index. */
+    uint64_t timestamp_begin, max_initial_timestamp_index;
 };
 
 /* When a beam search ends. */

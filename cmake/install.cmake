@@ -21,7 +21,7 @@ foreach(header
     runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h
     runtime/experts.h
     base/types.h base/dtype.h base/token_rules.h base/base.h runtime/engine/cache_policy.h
-    model/config/config.h model/fingerprint.h model/kinds.h model/quantize.h model/config/rope.h model/source/source.h model/source/tensors.h
+    model/audio/audio.h model/config/config.h model/fingerprint.h model/kinds.h model/quantize.h model/config/rope.h model/source/source.h model/source/tensors.h
     model/text/answer_parts.h model/text/chat_template.h model/text/grammar/grammar.h model/text/reasoning.h model/text/tokenizer/tokenizer.h
     offload/store/store_info.h
     quant/layer_kind.h quant/types.h)

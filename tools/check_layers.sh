@@ -25,7 +25,7 @@ folders=(base quant offload prefetch model runtime tools tests)
 # What `cmake --install` puts down for programs to include; cmake/install.cmake adds what these include.
 public=(base/base.h quant/types.h runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h
     runtime/experts.h
-    runtime/engine/cache_policy.h model/config/config.h model/fingerprint.h model/quantize.h model/source/source.h model/source/tensors.h
+    runtime/engine/cache_policy.h model/audio/audio.h model/config/config.h model/fingerprint.h model/quantize.h model/source/source.h model/source/tensors.h
     model/text/answer_parts.h model/text/chat_template.h model/text/grammar/grammar.h model/text/reasoning.h model/text/tokenizer/tokenizer.h offload/store/store_info.h)
 
 # may_include FROM PATH: FROM is one of the folders

@@ -7,6 +7,7 @@
 #define SPW_MODEL_AUDIO_AUDIO_H
 
 #include "base/base.h"
+#include "model/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,12 +39,15 @@ struct spw_mel_config {
     uint32_t window_frames; /* rows that the model reads at a time */
 };
 
-/* The rows [0, n_frames) of the samples, which zeros follow up to n_frames * hop; samples behind
- * that are not read. out: [n_frames][n_mels]. n_frames * hop must be more than n_fft / 2. -ENOMEM.
- */
+/* The rows [0, n_frames) of the samples. Fewer than n_frames * hop samples are followed by zeros;
+ * of more the last row may read some, and behind the last one, as before the first one, samples are
+ * mirrored. out: [n_frames][n_mels]. n_frames * hop must be more than n_fft / 2. -ENOMEM. */
 int spw_audio_log_mel(float *out, size_t n_frames, const struct spw_mel_config *c,
                       const float *samples, size_t n);
 
+/* That of a model whose source is audio: all such models have the rate, n_fft and hop of Whisper.
+ */
+struct spw_mel_config spw_audio_mel_config(const struct spw_model_config *c);
 /* The tokens of a source that is audio: n numbers below zero for the n_numbers of its spectrogram.
  * Equal ones have equal spectrograms, but for one in 2^128. */
 void spw_audio_source(int32_t *out, size_t n, uint32_t vocab, const float *mels, size_t n_numbers);

@@ -178,10 +178,11 @@ int spw_audio_log_mel(float *out, size_t n_frames, const struct spw_mel_config *
                       const float *samples, size_t n)
 {
     struct tables t;
+    const uint64_t n_all = spw_max_u64(n, (uint64_t)n_frames * c->hop);
     double most = -HUGE_VAL;
     SPW_TRY(open_tables(&t, c));
     for (size_t i = 0; i < n_frames; i++) {
-        take_frame(&t, samples, n, (uint64_t)n_frames * c->hop, (uint64_t)i * c->hop);
+        take_frame(&t, samples, n, n_all, (uint64_t)i * c->hop);
         find_power(&t);
         most = fmax(most, find_row(&t, c->n_mels, out + i * c->n_mels));
     }

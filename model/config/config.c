@@ -211,6 +211,7 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     if (source->gguf && source->gguf->long_factors)
         SPW_TRY(spw_config_add_rope_factors(out, &source->text, rope, SPW_ROPE_LONG));
     SPW_TRY(read_cache(out, source, generation));
+    SPW_TRY(spw_config_read_speech(out, source, generation));
     return spw_config_read_tokens(out, source, generation);
 }
 
@@ -283,6 +284,7 @@ void spw_config_free(struct spw_model_config *config)
     spw_free(config->slice_layers);
     spw_free(config->slice_kinds);
     spw_free(config->rope_factors);
+    spw_free(config->speech.languages);
     for (int k = 0; k < SPW_TOKEN_LISTS; k++)
         spw_free(config->rule_tokens[k]);
     *config = (struct spw_model_config){0};

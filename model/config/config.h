@@ -141,6 +141,20 @@ enum { SPW_MOST_SLICES = 4 };
 /* What adds to the residual stream. */
 enum spw_branch { SPW_BRANCH_ATTENTION, SPW_BRANCH_STATE, SPW_BRANCH_MLP, SPW_BRANCHES };
 
+/* What generation_config.json of a model for speech says of the tokens that begin an answer. */
+enum { SPW_SPEECH_MOST_START = 8 };
+struct spw_speech_config {
+    int32_t *languages; /* owned: the tokens of languages, one of which follows the first token */
+    uint32_t n_languages;
+    /* forced_decoder_ids: the tokens that follow the first one; -1: the language of the audio */
+    int32_t start[SPW_SPEECH_MOST_START];
+    uint32_t n_start;
+    /* The token behind which an answer has no times; those after it are times, 0.02 seconds apart.
+     * -1: the model has no times */
+    int32_t no_timestamps;
+    uint64_t max_initial_timestamp_index; /* as in struct spw_token_rules */
+};
+
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
     const char *wrapper; /* model_type of the folder, of which only the text model is used; NULL:
@@ -235,6 +249,7 @@ struct spw_model_config {
     /* The source is audio: numbers of a row of its spectrogram, SPW_AUDIO_FRAMES rows for each of
      * its n_audio tokens. n_mels 0: the source is text. */
     uint32_t n_mels, n_audio;
+    struct spw_speech_config speech;
     bool no_k_bias;         /* qkv_bias: of q and v only */
     uint32_t n_buckets;     /* of distances, each with a number for each head that is added to its
                                scores; 0: none. Not in CROSS layers */

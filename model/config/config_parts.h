@@ -50,6 +50,9 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
 int spw_config_count_stacks(struct spw_model_config *out, const struct spw_config_source *source);
 void spw_config_set_stacks(struct spw_model_config *out);
 int spw_config_read_encoder(struct spw_model_config *out, const struct spw_config_source *source);
+/* config_speech.c, for a family whose source is audio; after the vocabulary. */
+int spw_config_read_speech(struct spw_model_config *out, const struct spw_config_source *source,
+                           const struct spw_keys *generation);
 
 /* config_kv.c: shapes of keys and values that depend on the layer kind, which layers store them,
  * and their slices. out->layer_kinds must be set; out->kv_layers has its memory. */

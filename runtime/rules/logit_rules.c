@@ -173,6 +173,60 @@ static void suppress_begin(const struct spw_logit_row *r, const struct spw_sampl
     forbid_list(r, &p->rules.lists[SPW_BEGIN_SUPPRESS]);
 }
 
+/* ---- times ---- */
+
+static void forbid_range(const struct spw_logit_row *r, uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from; i < to && i < r->vocab; i++)
+        r->logits[i] = -INFINITY;
+}
+
+static bool has_times(const struct spw_logit_row *r, const struct spw_sampling *p)
+{
+    return p->rules.timestamp_begin && p->rules.timestamp_begin < r->vocab;
+}
+
+/* Which times may follow those of the answer, and whether another token may. */
+static void pair_times(const struct spw_logit_row *r, const struct spw_sampling *p)
+{
+    const uint64_t begin = p->rules.timestamp_begin;
+    const int32_t *answer = r->tokens + r->n_prompt;
+    const size_t n = r->n_tokens - r->n_prompt;
+    const bool last = n && (uint64_t)answer[n - 1] >= begin;
+    const bool both = last && (n < 2 || (uint64_t)answer[n - 2] >= begin);
+    size_t latest = n;
+    while (latest && (uint64_t)answer[latest - 1] < begin)
+        latest--;
+    if (both)
+        forbid_range(r, begin, r->vocab);
+    else if (last)
+        forbid_range(r, 0, p->ends.n ? (uint64_t)p->ends.ids[0] : begin);
+    if (latest) /* the time that ends a part may begin the next one */
+        forbid_range(r, begin, (uint64_t)answer[latest - 1] + !(last && !both));
+    if (n)
+        return;
+    forbid_range(r, 0, begin);
+    if (p->rules.max_initial_timestamp_index < r->vocab)
+        forbid_range(r, begin + p->rules.max_initial_timestamp_index + 1, r->vocab);
+}
+
+static void apply_times(const struct spw_logit_row *r, const struct spw_sampling *p)
+{
+    const uint64_t begin = p->rules.timestamp_begin;
+    float text = -INFINITY, time = -INFINITY;
+    double sum = 0;
+    forbid_range(r, begin - 1, begin);
+    pair_times(r, p);
+    for (uint64_t i = 0; i < begin; i++)
+        text = fmaxf(text, r->logits[i]);
+    for (uint64_t i = begin; i < r->vocab; i++)
+        time = fmaxf(time, r->logits[i]);
+    for (uint64_t i = begin; i < r->vocab && time > -INFINITY; i++)
+        sum += exp((double)r->logits[i] - (double)time);
+    if (time > -INFINITY && (double)time + log(sum) > (double)text)
+        forbid_range(r, 0, begin);
+}
+
 /* ---- all of them ---- */
 
 static const struct rule {
@@ -190,6 +244,7 @@ static const struct rule {
     {is_last, force_eos, true},
     {has_suppressed, suppress, false},
     {begins, suppress_begin, true},
+    {has_times, apply_times, true},
 };
 
 bool spw_logit_rules_change(const struct spw_logit_row *r, const struct spw_sampling *p)

@@ -18,6 +18,8 @@
  *   min_length, min_new_tokens   -inf for end tokens
  *   forced_bos, forced_eos       0 for these tokens, -inf for all others
  *   suppress, begin_suppress     -inf
+ *   timestamp_begin              -inf for times that do not fit, and where a time must follow for
+ *                                all other tokens (A. Radford et al., "Whisper", 2022)
  *
  * Where `allowed` is set, a grammar alone decides what may follow: rules that could forbid all of
  * that do not count. Ids outside of the vocabulary are passed over. */

@@ -575,6 +575,62 @@ static void test_records_experts(const char *root)
     }
 }
 
+/* Samples of the golden clip, again and again, as a file of an unknown length. */
+static void write_clip(const char *root, const char *name, size_t n)
+{
+    enum { HEADER = 44 };
+    char path[600], clip[1 << 14];
+    snprintf(path, sizeof path, "%s/tests/golden/audio/clip.wav", root);
+    FILE *from = fopen(path, "rb"), *to = fopen(in_folder(name), "wb");
+    const size_t bytes = fread(clip, 1, sizeof clip, from);
+    memset(clip + HEADER - 4, 0xff, 4);
+    fwrite(clip, 1, HEADER, to);
+    for (size_t at = 0, left; at < 2 * n; at += left) {
+        left = 2 * n - at < bytes - HEADER ? 2 * n - at : bytes - HEADER;
+        fwrite(clip + HEADER, 1, left, to);
+    }
+    CHECK(bytes > HEADER && !fclose(from) && !fclose(to));
+}
+
+/* What transformers hears (tests/golden/make_speech_goldens.py): audio of a window and of several,
+ * the language by itself or said, with times and without. */
+static void test_speech(const char *root)
+{
+    char path[600];
+    size_t i, k;
+    snprintf(path, sizeof path, "%s/tests/golden/speech/answers.json", root);
+    json_t *answers = json_load_file(path, 0, NULL), *a, *id;
+    CHECK(json_array_size(answers) == 7);
+    json_array_foreach(answers, i, a)
+    {
+        const json_t *begin = json_object_get(a, "begin");
+        const size_t n = (size_t)json_integer_value(json_object_get(a, "n_samples"));
+        const bool says = json_is_array(begin);
+        char ids[64] = "72 76"; /* the language that is heard: to have times of a short one */
+        const char *text = out;
+        write_clip(root, "w.wav", n);
+        json_array_foreach(begin, k, id)
+            snprintf(ids + (k ? strlen(ids) : 0), sizeof ids - strlen(ids), "%d ",
+                     (int)json_integer_value(id));
+        write_text("begin", ids);
+        const bool given = says || (json_is_true(json_object_get(a, "times")) && n <= 16000);
+        CHECK_MSG(sh("\"$S\" generate $REPOSITORY/tests/golden/speech --input-file w.wav --ids "
+                     "--device cpu --compute f32 %s",
+                     given ? "--token-ids begin" : "") == 0,
+                  "%s", err);
+        json_array_foreach(json_object_get(a, "tokens"), k, id)
+        {
+            char *end;
+            const long token = strtol(text, &end, 10);
+            CHECK_MSG(end > text && token == json_integer_value(id), "answer %zu, token %zu: %ld",
+                      i, k, token);
+            text = end;
+        }
+        CHECK_MSG(!text[strspn(text, " \n")], "answer %zu: more than %zu tokens: %s", i, k, text);
+    }
+    json_decref(answers);
+}
+
 int main(void)
 {
     const char *data = getenv("SPW_DATA");
@@ -595,6 +651,7 @@ int main(void)
     test_broken_pipe();
     test_interrupted_ids();
     test_interrupt();
+    test_speech(root);
     if (data)
         test_stories(data);
     test_records_experts(root);

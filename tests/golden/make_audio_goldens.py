@@ -4,7 +4,7 @@
     python3 tests/golden/make_audio_goldens.py       needs numpy, transformers
 
 clip.wav has 16-bit samples at 16 kHz: two rising tones, noise, and silence at the end. A case of golden.json repeats
-it `repeats` times; `file` has the rows `frames` of its log-mel spectrogram of n_frames rows, float32.
+it, up to n_samples; `file` has the rows `frames` of its log-mel spectrogram of n_frames rows, float32.
 """
 
 import json
@@ -16,9 +16,10 @@ from transformers import WhisperFeatureExtractor
 from make_goldens import HERE
 
 RATE = 16000
-CASES = [  # name, numbers of a row, repeats of the clip, seconds of a window, rows that are kept
-    ("padded", 80, 1, 30, [0, 1, 2, 3, 10, 23, 24, 25, 26, 27, 100, 2998, 2999]),
-    ("cut", 128, 5, 1, [0, 1, 2, 50, 97, 98, 99]),
+CASES = [  # name, numbers of a row, samples, seconds of a window (0: all samples), rows that are kept
+    ("padded", 80, 4000, 30, [0, 1, 2, 3, 10, 23, 24, 25, 26, 27, 100, 2998, 2999]),
+    ("cut", 128, 16000, 1, [0, 1, 2, 50, 97, 98, 99]),
+    ("all", 80, 19950, 0, [0, 1, 25, 122, 123]),
 ]
 
 
@@ -40,12 +41,13 @@ def main():
         f.setframerate(RATE)
         f.writeframes(samples.tobytes())
     golden = []
-    for name, n_mels, repeats, seconds, frames in CASES:
-        extractor = WhisperFeatureExtractor(feature_size=n_mels, chunk_length=seconds)
-        audio = numpy.tile(samples.astype(numpy.float32) / 32768, repeats)
-        features = extractor(audio, sampling_rate=RATE, return_tensors="np").input_features[0].T
+    for name, n_mels, n_samples, seconds, frames in CASES:
+        extractor = WhisperFeatureExtractor(feature_size=n_mels, chunk_length=seconds or 30)
+        audio = numpy.resize(samples.astype(numpy.float32) / 32768, n_samples)
+        whole = {} if seconds else dict(padding="longest", truncation=False)
+        features = extractor(audio, sampling_rate=RATE, return_tensors="np", **whole).input_features[0].T
         features[frames].astype("<f4").tofile(folder / f"{name}.f32")
-        golden.append(dict(file=f"{name}.f32", n_mels=n_mels, repeats=repeats, n_frames=len(features), frames=frames))
+        golden.append(dict(file=f"{name}.f32", n_mels=n_mels, n_samples=n_samples, n_frames=len(features), frames=frames))
     (folder / "golden.json").write_text("[\n " + ",\n ".join(json.dumps(case) for case in golden) + "\n]\n")
 
 

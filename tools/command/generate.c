@@ -8,6 +8,7 @@
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/report.h"
+#include "tools/command/transcribe.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -24,8 +25,9 @@ struct run {
     struct spw_session *session; /* the session of --save and --resume, owned */
     struct cli_batch batch;      /* of the only request, while it runs */
     struct spw_batch_times times;
-    struct spw_result result; /* owned, once the request has ended */
-    uint64_t n_text;          /* bytes of the answer's text so far */
+    struct spw_result result;   /* owned, once the request has ended */
+    uint64_t n_windows, n_made; /* of audio: requests that the run took, tokens of the last one */
+    uint64_t n_text;            /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
     uint64_t n_seen, n_kept; /* tokens of the answer: their events came; --save-every looked then */
     struct cli_npy *npy;
@@ -281,8 +283,9 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
 {
     const struct cli_input *in = &r->inputs.items[0];
     const uint64_t most = in->max_new_tokens - r->saved.n_given;
-    const uint64_t made =
-        r->result.parents ? r->result.n_steps : r->result.n_tokens - r->saved.n_given;
+    const uint64_t made = r->n_windows        ? r->n_made
+                          : r->result.parents ? r->result.n_steps
+                                              : r->result.n_tokens - r->saved.n_given;
     struct spw_plan_request q = {
         .n_prompt = in->n_tokens + r->saved.n_given,
         .prompt = r->o->input_file ? in->tokens : NULL,
@@ -298,6 +301,8 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
         q.n_resumed = info->n_tokens;
         q.resumed_logits = info->has_logits;
     }
+    if (r->n_windows > 1) /* their lengths were not known */
+        return false;
     if (r->result.parents && r->o->prefix_cache) /* the cache gets the tokens of all beams */
         return false;
     return (made || !most) && !spw_engine_predict(predicted, r->engine, &q, 1, NULL);
@@ -443,7 +448,7 @@ static void say_end(const struct run *r)
         cli_note("%s: this run is complete: there is nothing to generate%s", r->o->resume,
                  result->finish == SPW_FINISH_LENGTH ? "; a larger --max-new-tokens continues it"
                                                      : "");
-    else if (result->finish == SPW_FINISH_LENGTH && result->n_tokens)
+    else if (result->finish == SPW_FINISH_LENGTH && result->n_tokens && !r->n_windows)
         cli_note("the answer was cut off after %zu new token%s; a larger --max-new-tokens allows "
                  "more",
                  result->n_tokens, cli_plural(result->n_tokens));
@@ -483,13 +488,40 @@ static int close_trace(struct run *r)
     return cli_fail(CLI_FAILED, "%s: %s", r->o->expert_trace, strerror(-rc));
 }
 
+static int print_speech(void *context, const char *text, size_t bytes)
+{
+    struct run *r = context;
+    r->any_id |= r->ids;
+    r->n_text += bytes;
+    return print(r, text, bytes);
+}
+
+/* The request of each window is like that of the first one. */
+static int transcribe(struct run *r, const struct spw_request *request, struct spw_error *err)
+{
+    struct cli_transcript t = {.batch = &r->batch,
+                               .tokenizer = r->ids ? NULL : r->model.tokenizer,
+                               .speech = r->inputs.items[0].speech,
+                               .request = *request,
+                               .print = print_speech,
+                               .context = r};
+    const int rc = cli_transcribe(&t, err);
+    r->result = t.all;
+    r->times = t.times;
+    r->n_windows = t.n_requests;
+    r->n_made = t.n_made;
+    return rc;
+}
+
 static int generate(struct run *r)
 {
     struct spw_error err = {0};
     const struct spw_request request = make_request(r, &r->inputs.items[0]);
     r->batch = (struct cli_batch){
         .engine = r->engine, .events = &r->events, .on_event = on_event, .context = r};
-    int rc = cli_run_request(&r->batch, r->model.tokenizer, &request, &r->result, &r->times, &err);
+    int rc = r->inputs.items[0].speech ? transcribe(r, &request, &err)
+                                       : cli_run_request(&r->batch, r->model.tokenizer, &request,
+                                                         &r->result, &r->times, &err);
     cli_progress_end();
     int code = cli_npy_close(r->npy);
     r->npy = NULL;
@@ -572,12 +604,29 @@ static void say_template(const struct run *r)
              "--prompt TEXT' does");
 }
 
+/* What has no meaning for several windows yet. */
+static int check_speech(const struct run *r)
+{
+    static const char *const others[] = {"json-schema", "stop", "dump-logits", "expert-trace",
+                                         "logprobs"};
+    if (!r->model.config.n_mels)
+        return 0;
+    if (r->o->num_beams > 1)
+        return cli_fail(CLI_REFUSED, "found both --input-file of audio and --num-beams");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cli_given(r->o, others[i]))
+            return cli_fail(CLI_REFUSED, "found both --input-file of audio and --%s", others[i]);
+    return 0;
+}
+
 static int read_inputs(struct run *r)
 {
     const char *keeps = r->o->save ? "--save" : "--resume";
     int code = r->o->save || r->o->resume ? cli_refuse_encoder(&r->model, keeps) : 0;
     if (!code)
         code = cli_check_answers(r->o, &r->model);
+    if (!code)
+        code = check_speech(r);
     if (!code)
         code = open_grammar(r);
     if (code)

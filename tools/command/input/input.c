@@ -1,5 +1,6 @@
 /* Files, texts and token ids: see input.h. */
 #include "tools/command/input/input.h"
+#include "tools/command/input/speech.h"
 
 #include "base/grow.h"
 
@@ -301,6 +302,10 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
             spw_config_vocab(&m->config, m->config.n_source_layers && !o->input_file));
     if (code == 0 && o->input_file)
         code = cli_add_source(item, o, m);
+    else if (code == 0 && m->config.n_mels && item->tokens)
+        code =
+            cli_fail(CLI_REFUSED, "the model (%s) listens to audio, expected --input-file FILE.wav",
+                     m->config.model_type);
     return code;
 }
 
@@ -331,6 +336,9 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
     const uint64_t n_source = item->tokens ? spw_source_length(item->tokens, item->n_tokens) : 0;
     item->max_new_tokens =
         cli_max_new_tokens(o, &m->config, n_source ? item->n_tokens - n_source : 1);
+    if (item->speech && !cli_given(o, "max-new-tokens")) /* as many as the model has places for */
+        item->max_new_tokens =
+            spw_sub_u64(m->config.n_audio + m->config.stack_positions, item->n_tokens);
     if (!cli_given(o, "max-new-tokens") && item->n_tokens < limit)
         item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
     if (!cli_given(o, "max-new-tokens") && m->config.stack_positions)
@@ -376,8 +384,12 @@ int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const st
 
 void cli_inputs_free(struct cli_inputs *in)
 {
-    for (size_t i = 0; i < in->n; i++)
+    for (size_t i = 0; i < in->n; i++) {
         spw_free(in->items[i].tokens);
+        if (in->items[i].speech)
+            cli_speech_close(in->items[i].speech);
+        spw_free(in->items[i].speech);
+    }
     spw_free(in->items);
     *in = (struct cli_inputs){0};
 }

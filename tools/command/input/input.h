@@ -23,11 +23,15 @@ int cli_refuse_encoder(const struct cli_model *m, const char *what);
 int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
                            const struct cli_model *m, struct spw_error *err);
 
+struct cli_speech;
+
 /* One prompt. */
 struct cli_input {
     int32_t *tokens; /* owned; NULL if only their number is known (--prompt-tokens) */
     size_t n_tokens;
     uint64_t max_new_tokens;
+    struct cli_speech *speech; /* owned, of a model whose source is audio: the tokens are those of
+                                  its first window. NULL: the source is text, or there is none */
 };
 
 struct cli_inputs {

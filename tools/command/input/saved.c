@@ -282,7 +282,8 @@ int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const stru
     }
     memcpy(tokens, s->tokens, s->n_prompt * sizeof *tokens);
     in->n = 1;
-    in->items[0] = (struct cli_input){tokens, s->n_prompt, o->max_new_tokens};
+    in->items[0] = (struct cli_input){
+        .tokens = tokens, .n_tokens = s->n_prompt, .max_new_tokens = o->max_new_tokens};
     return 0;
 }
 

@@ -1,5 +1,6 @@
 /* What the encoder of a model reads: --input-file. See input.h. */
 #include "tools/command/input/input.h"
+#include "tools/command/input/speech.h"
 
 #include <string.h>
 
@@ -22,6 +23,24 @@ static int join(struct cli_input *item, const struct spw_model_config *c, const 
     return 0;
 }
 
+/* item->speech, and the tokens of its first window. */
+static int add_audio(struct cli_input *item, const char *path, const struct cli_model *m)
+{
+    struct cli_speech *s = spw_alloc_zero(1, sizeof *s);
+    if (!s)
+        return cli_fail(CLI_FAILED, "out of memory");
+    int code = cli_speech_open(s, &m->config, path, item->tokens, item->n_tokens);
+    spw_free(item->tokens);
+    item->n_tokens = code ? 0 : s->n_tokens;
+    item->tokens = code ? NULL : spw_alloc(s->n_tokens * sizeof *s->tokens);
+    if (!code && !item->tokens)
+        code = cli_fail(CLI_FAILED, "out of memory");
+    if (!code)
+        memcpy(item->tokens, s->tokens, s->n_tokens * sizeof *s->tokens);
+    item->speech = s;
+    return code;
+}
+
 int cli_add_source(struct cli_input *item, const struct cli_options *o, const struct cli_model *m)
 {
     int32_t *source = NULL;
@@ -34,6 +53,8 @@ int cli_add_source(struct cli_input *item, const struct cli_options *o, const st
     if (item->n_tokens && !item->tokens)
         return cli_fail(CLI_REFUSED, "found both --input-file and --prompt-tokens, expected one "
                                      "of them");
+    if (m->config.n_mels)
+        return add_audio(item, o->input_file, m);
     int code = cli_encode_file(m->tokenizer, o->input_file, true, &source, &n);
     if (code == 0)
         code = cli_check_ids(cli_input_name(o->input_file), source, n,
@@ -50,7 +71,7 @@ void cli_obey_search(struct cli_options *o, const struct cli_model *m, const cha
     for (size_t i = 0; others[i]; i++)
         if (cli_given(o, others[i]))
             return;
-    if (!cli_given(o, "num-beams") && s->num_beams > 1)
+    if (!cli_given(o, "num-beams") && s->num_beams > 1 && !m->config.n_mels)
         o->num_beams = s->num_beams;
     if (!cli_given(o, "length-penalty") && m->config.n_source_layers)
         o->length_penalty = (double)s->length_penalty;

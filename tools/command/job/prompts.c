@@ -16,7 +16,8 @@ static int add_input(struct cli_inputs *in, const struct request_prompt *prompt,
     if (!tokens)
         return -ENOMEM;
     memcpy(tokens, prompt->tokens, prompt->n * sizeof *tokens);
-    in->items[in->n++] = (struct cli_input){tokens, prompt->n, max_new_tokens};
+    in->items[in->n++] = (struct cli_input){
+        .tokens = tokens, .n_tokens = prompt->n, .max_new_tokens = max_new_tokens};
     in->longest = spw_max_u64(in->longest, prompt->n + max_new_tokens);
     return 0;
 }

@@ -95,8 +95,9 @@ const struct cli_row cli_rows[] = {
     {"prompt-file", CLI_FILE_IN, PROMPTED, "Input", "FILE",
      "a file with the text to continue; - means stdin", FIELD(prompt_file), .everyday = PROMPTED},
     {"input-file", CLI_FILE_IN, PROMPTED, "Input", "FILE",
-     "a file with the text that the encoder of the model reads (T5, for example). A prompt then is "
-     "what the answer begins with",
+     "a file that the encoder of the model reads: text (T5, BART), or audio, a WAV file (Whisper). "
+     "A "
+     "prompt then is what the answer begins with; - means stdin",
      FIELD(input_file)},
     {"prompt-file", CLI_FILE_IN, CLI_CHAT, "Input", "FILE",
      "a text that stands before the question of --prompt. Without a question: the text is what the "
