@@ -316,6 +316,62 @@ bool spw_tensor_stack_name(const struct spw_tensors *tensors, const char *prefix
     return true;
 }
 
+static bool has_t5_names(const struct spw_tensors *tensors, const char *prefix)
+{
+    char name[SPW_MOST_TENSOR_NAME];
+    snprintf(name, sizeof name, "%sdecoder.block.0.layer.0.SelfAttention.q.weight", prefix);
+    return spw_tensors_find(tensors, name);
+}
+
+/* Of a tensor in a block; false: no row has it. */
+static bool name_in_stack(const struct spw_tensors *tensors, const char *prefix, const char *usual,
+                          const struct spw_model_config *c, char out[SPW_MOST_OWN_NAME])
+{
+    const bool t5 = has_t5_names(tensors, prefix);
+    const char *name = usual + strlen("model.");
+    char again[SPW_MOST_TENSOR_NAME];
+    unsigned layer = 0;
+    sscanf(name, "layers.%5u.", &layer);
+    const bool decoder = layer >= c->n_source_layers;
+    const unsigned block = (layer - (decoder ? c->n_source_layers : 0)) / 2;
+    for (size_t i = 0; i < sizeof stack_parts / sizeof *stack_parts; i++) {
+        const char *own = stack_parts[i].own;
+        const char *end = after(name, before_part(name), stack_parts[i].usual);
+        if (!end || begins_with(own, "layer.") != t5 ||
+            (!c->plain_mlp && !strcmp(own + strlen(own) - 2, "wi")))
+            continue;
+        snprintf(out, SPW_MOST_OWN_NAME, "%s%s.%s.%u.%s%s", prefix, decoder ? "decoder" : "encoder",
+                 t5 ? "block" : "layers", block, own, end);
+        if (spw_tensor_stack_name(tensors, prefix, out, c, again) && !strcmp(again, usual))
+            return true;
+    }
+    return false;
+}
+
+void spw_tensor_stack_own_name(const struct spw_tensors *tensors, const char *prefix,
+                               const char *usual, const struct spw_model_config *c,
+                               char out[SPW_MOST_OWN_NAME])
+{
+    enum { T5_ENDS = 2 };
+    const char *name = usual + strlen("model.");
+    const bool t5 = has_t5_names(tensors, prefix);
+    char full[SPW_MOST_OWN_NAME];
+    if (!name_in_stack(tensors, prefix, usual, c, full))
+        snprintf(full, sizeof full, "%s", usual);
+    for (size_t i = t5 ? 0 : T5_ENDS; i < (t5 ? T5_ENDS : sizeof stack_ends / sizeof *stack_ends);
+         i++) {
+        const char *end = after(name, 0, stack_ends[i].usual);
+        if (end)
+            snprintf(full, sizeof full, "%s%s%s", prefix, stack_ends[i].own, end);
+    }
+    if (!strcmp(name, "embed_tokens.weight"))
+        snprintf(full, sizeof full, "%s%s", prefix,
+                 c->own_source_rows || c->n_mels ? "decoder.embed_tokens.weight" : "shared.weight");
+    if (!strcmp(name, "source_embed_tokens.weight"))
+        snprintf(full, sizeof full, "%sencoder.embed_tokens.weight", prefix);
+    spw_tensors_own_name(tensors, full, out);
+}
+
 bool spw_tensor_mtp_name(const char *name, uint32_t layer, char out[SPW_MOST_TENSOR_NAME])
 {
     static const char *const names[][2] = {{"mtp.layers.0.", ""},

@@ -24,5 +24,9 @@ bool spw_tensors_have_mtp(const struct spw_tensors *tensors, uint32_t layer);
 /* The inverse, for messages: the name that a tensor which is missing would have in these files. */
 void spw_tensor_own_name(const struct spw_tensors *tensors, const char *prefix, const char *usual,
                          char out[SPW_MOST_OWN_NAME]);
+/* The same for a model with an encoder. */
+void spw_tensor_stack_own_name(const struct spw_tensors *tensors, const char *prefix,
+                               const char *usual, const struct spw_model_config *c,
+                               char out[SPW_MOST_OWN_NAME]);
 
 #endif

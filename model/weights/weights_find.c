@@ -30,6 +30,7 @@ static bool usual_name(const struct spw_finder *f, const struct spw_model_config
 int spw_finder_open(struct spw_finder *f, const struct spw_model_config *c)
 {
     const size_t n = spw_tensors_count(f->tensors);
+    f->config = c;
     f->prefix = spw_tensor_prefix(f->tensors);
     if (!f->prefix)
         return spw_fail(f->err, -EINVAL,
@@ -97,7 +98,10 @@ static int find_any(const struct spw_finder *f, const char *name, const struct s
     char own[SPW_MOST_OWN_NAME];
     *out = look_up(f, name);
     if (!*out) {
-        spw_tensor_own_name(f->tensors, f->prefix, name, own);
+        if (f->config->n_source_layers)
+            spw_tensor_stack_own_name(f->tensors, f->prefix, name, f->config, own);
+        else
+            spw_tensor_own_name(f->tensors, f->prefix, name, own);
         return spw_fail(f->err, -EINVAL, "%s%s: found no tensor %s, which the config calls for",
                         spw_tensors_path(f->tensors, 0),
                         spw_tensors_n_files(f->tensors) > 1 ? " and the files beside it" : "", own);

@@ -10,6 +10,7 @@
 
 struct spw_finder {
     const struct spw_tensors *tensors;
+    const struct spw_model_config *config;
     const char *prefix;
     struct spw_named
         *named; /* owned, [n], sorted by name: the tensors of the decoder and its head */

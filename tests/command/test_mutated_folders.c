@@ -9,14 +9,15 @@
 #include <sys/stat.h>
 
 static const char *const goldens[] = {
-    "llama_plain",       "llama_f16",       "llama_biases",          "mistral_window",
-    "qwen2_layer_types", "qwen2_yarn",      "qwen3_qk_norm",         "gemma3_old_keys",
-    "gemma3_new_keys",   "gemma3_wrapped",  "llama_llama3_old_keys", "llama_mha_tied",
-    "gpt_oss_plain",     "gpt_oss_mxfp4",   "qwen2_moe_shared",      "qwen3_moe_plain",
-    "mixtral_joined",    "mixtral_window",  "granitemoe_plain",      "glm4_moe_norms",
-    "olmoe_norm",        "olmo3_listed",    "gemma2_caps",           "phi3_long_long",
-    "phi_norms",         "stablelm_norms",  "cohere_norms",          "ministral3_grows",
-    "starcoder2_plain",  "mistral3_wrapped"};
+    "llama_plain",       "llama_f16",        "llama_biases",          "mistral_window",
+    "qwen2_layer_types", "qwen2_yarn",       "qwen3_qk_norm",         "gemma3_old_keys",
+    "gemma3_new_keys",   "gemma3_wrapped",   "llama_llama3_old_keys", "llama_mha_tied",
+    "gpt_oss_plain",     "gpt_oss_mxfp4",    "qwen2_moe_shared",      "qwen3_moe_plain",
+    "mixtral_joined",    "mixtral_window",   "granitemoe_plain",      "glm4_moe_norms",
+    "olmoe_norm",        "olmo3_listed",     "gemma2_caps",           "phi3_long_long",
+    "phi_norms",         "stablelm_norms",   "cohere_norms",          "ministral3_grows",
+    "starcoder2_plain",  "mistral3_wrapped", "bart_search",           "marian_apart",
+    "m2m_100_scaled"};
 static const char *const tokenizers[] = {"gemma", "gpt2", "llama2", "llama3", "metaspace"};
 static const char *const templates[] = {"chat", "filters", "macros", "own_vars"};
 

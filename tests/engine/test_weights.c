@@ -3,6 +3,7 @@
  * about pages changes no byte; embeddings are rows of the file; a block that is read from its
  * ranges of the file has its matrices where they are said to lie. */
 #include "base/numbers.h"
+#include "model/weights/tensor_names.h"
 #include "tests/engine/engine_run.h"
 
 #include <fcntl.h>
@@ -252,8 +253,33 @@ static void check_small(struct spw_weights *w)
     spw_free(before);
 }
 
+/* A usual name of a tensor in a model with an encoder leads back to the tensor's own name. */
+static void check_names(const char *folder)
+{
+    struct spw_options o = {0};
+    struct spw_model m;
+    struct spw_error err = {0};
+    char dir[128];
+    snprintf(dir, sizeof dir, "tests/golden/%s", folder);
+    CHECK_MSG(spw_model_open(&m, dir, &o, &err) == 0, "%s", err.text);
+    const char *prefix = spw_tensor_prefix(m.tensors);
+    for (size_t i = 0; i < spw_tensors_count(m.tensors); i++) {
+        const char *own = spw_tensors_at(m.tensors, i)->name;
+        char usual[SPW_MOST_TENSOR_NAME], again[SPW_MOST_OWN_NAME];
+        const bool is_used = spw_tensor_stack_name(m.tensors, prefix, own, &m.config, usual);
+        if (!is_used || strncmp(usual, "model.", 6) != 0)
+            continue;
+        spw_tensor_stack_own_name(m.tensors, prefix, usual, &m.config, again);
+        CHECK_MSG(!strcmp(own, again), "%s: %s, then %s, then %s", folder, own, usual, again);
+    }
+    spw_model_close(&m);
+}
+
 int main(void)
 {
+    static const char *const encoders[] = {"t5_relu",        "t5_gated",    "umt5_buckets",
+                                           "bart_plain",     "bart_bare",   "marian_apart",
+                                           "pegasus_stored", "mbart_plain", "whisper_plain"};
     static const enum spw_dtype computes[] = {SPW_DTYPE_AUTO, SPW_DTYPE_F32, SPW_DTYPE_BF16};
     uint64_t seed = check_seed();
     int64_t outstanding = spw_alloc_outstanding();
@@ -274,6 +300,8 @@ int main(void)
         }
         tiny_model_remove(dir);
     }
+    for (size_t i = 0; i < sizeof encoders / sizeof *encoders; i++)
+        check_names(encoders[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }
