@@ -32,12 +32,12 @@ enum spw_fallback_kind {
 struct spw_fallback {
     enum spw_fallback_kind kind;
     const char *failed; /* a constant: "device budget" (too small), "device memory" (refused) */
-    uint64_t position;  /* tokens that the longest session held */
+    uint64_t position;  /* tokens that the longest session held before */
     uint64_t bytes_asked,
         bytes_freed; /* of the tier that failed; freed: how many bytes less it needs now */
-    /* Tokens whose KV is computed again. 0: all KV stays. If KV stays and has another precision
-     * now, tokens up to `position` were computed with the old precision; else all tokens have the
-     * new one. */
+    /* Tokens of all sessions that are computed again. 0: all KV stays. Of one session the first
+     * position - n_recomputed tokens stay: if KV has another precision now, they were computed with
+     * the old precision. */
     uint64_t n_recomputed;
     /* INT8 to INT4: the first token of a session that reads old KV with this precision; of several
      * sessions the least. Logits before it are exact, unless an earlier fallback or an option has

@@ -518,6 +518,8 @@ uint64_t spw_engine_n_cached(const struct spw_engine *e);
 
 /* recover.c. Waits for all queued work and all writes, and takes the failure of a write. */
 int spw_engine_settle(struct spw_engine *e);
+/* The caches of the session were cut back to n tokens. */
+void spw_session_hold(struct spw_session *s, uint64_t n);
 /* The session holds nothing. */
 void spw_session_empty(struct spw_session *s);
 /* Cuts the caches back to *n tokens, or to as many of them as they reach, and lowers *n. */

@@ -86,19 +86,46 @@ uint64_t spw_engine_n_cached(const struct spw_engine *e)
     return n;
 }
 
-/* Reports the change from plan `from` to that of the engine, which this tier has caused. */
-static void report(struct spw_engine *e, const struct spw_plan_info *from, const char *failed,
-                   int tier, uint64_t asked, uint64_t n_recomputed)
+/* A plan, and what the sessions held under it. */
+struct change {
+    struct spw_plan plan;
+    struct spw_plan_input in;
+    uint64_t device_limit, host_limit; /* limits of the device */
+    uint64_t n_longest, n_cached;      /* tokens of the longest session; in the caches of all */
+    bool in_step;                      /* the running step was broken off */
+    bool down;                         /* a budget is lower, and no precision higher */
+};
+
+static struct change now(const struct spw_engine *e)
 {
-    const struct spw_plan_info *to = &e->plan.info;
-    uint64_t before = spw_fallback_total(from, tier), after = spw_fallback_total(to, tier);
-    struct spw_fallback f = {.kind = spw_fallback_between(from, to),
-                             .failed = failed,
-                             .bytes_asked = asked,
-                             .bytes_freed = spw_sub_u64(before, after),
-                             .n_recomputed = n_recomputed};
+    struct change c = {.plan = e->plan,
+                       .in = e->in,
+                       .device_limit = spw_engine_limit(e->options.device_bytes),
+                       .host_limit = spw_engine_limit(e->options.host_bytes),
+                       .n_cached = spw_engine_n_cached(e)};
     for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
-        f.position = spw_max_u64(f.position, s->n_tokens);
+        c.n_longest = spw_max_u64(c.n_longest, s->n_tokens);
+    return c;
+}
+
+/* Tokens that the caches do not hold any more. */
+static uint64_t n_lost(const struct spw_engine *e, const struct change *from)
+{
+    return spw_sub_u64(from->n_cached, spw_engine_n_cached(e));
+}
+
+/* Reports the change to the plan of the engine, which this tier has caused. */
+static void report(struct spw_engine *e, const struct change *from, const char *failed, int tier,
+                   uint64_t asked, uint64_t n_recomputed)
+{
+    const struct spw_plan_info *to = &e->plan.info, *before = &from->plan.info;
+    const uint64_t bytes = spw_fallback_total(before, tier);
+    const struct spw_fallback f = {.kind = spw_fallback_between(before, to),
+                                   .failed = failed,
+                                   .position = from->n_longest,
+                                   .bytes_asked = asked,
+                                   .bytes_freed = spw_sub_u64(bytes, spw_fallback_total(to, tier)),
+                                   .n_recomputed = n_recomputed};
     spw_engine_note_fallback(e, &f);
 }
 
@@ -109,12 +136,12 @@ static void report(struct spw_engine *e, const struct spw_plan_info *from, const
 static int plan_lower(struct spw_engine *e, const struct spw_fallback_failure *f,
                       const struct spw_error *why, struct spw_error *err)
 {
-    const struct spw_plan_info from = e->plan.info;
+    const struct change from = now(e);
     struct spw_error refusal = {0};
     int rc = spw_engine_make_plan(e, &e->in, NULL, &refusal);
     if (rc)
         return spw_fail(err, rc, "%.400s; with what is left: %.500s", why->text, refusal.text);
-    report(e, &from, spw_budget_names[f->tier].memory, f->tier, f->asked, spw_engine_n_cached(e));
+    report(e, &from, spw_budget_names[f->tier].memory, f->tier, f->asked, from.n_cached);
     return 0;
 }
 
@@ -144,14 +171,6 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_error *err)
 }
 
 /* ---- from one plan to another ---- */
-
-struct change {
-    struct spw_plan plan;
-    struct spw_plan_input in;
-    uint64_t device_limit, host_limit; /* limits of the device */
-    bool in_step;                      /* the running step was broken off */
-    bool down;                         /* a budget is lower, and no precision higher */
-};
 
 static void set_limits(struct spw_engine *e, const struct change *to)
 {
@@ -196,14 +215,6 @@ static int change_plan(struct spw_engine *e, const struct change *to, const stru
     return rc;
 }
 
-static struct change now(const struct spw_engine *e)
-{
-    return (struct change){.plan = e->plan,
-                           .in = e->in,
-                           .device_limit = spw_engine_limit(e->options.device_bytes),
-                           .host_limit = spw_engine_limit(e->options.host_bytes)};
-}
-
 /* Makes the new plan while the memory of the old plan is still in use. */
 static int plan_change(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
@@ -231,8 +242,7 @@ static int lowered_tier(const struct spw_plan_input *from, const struct spw_plan
 }
 
 /* Reports a lower budget. Also reports a higher precision of old KV, which changes answers, too. */
-static void report_budgets(struct spw_engine *e, const struct change *from, const char *why,
-                           uint64_t n_recomputed)
+static void report_budgets(struct spw_engine *e, const struct change *from, const char *why)
 {
     int tier = lowered_tier(&from->in, &e->in);
     bool up = e->plan.info.precision < from->plan.info.precision;
@@ -240,11 +250,11 @@ static void report_budgets(struct spw_engine *e, const struct change *from, cons
         return;
     if (tier == SPW_FALLBACK_NO_TIER)
         tier = SPW_BUDGET_DEVICE;
-    report(e, &from->plan.info,
+    report(e, from,
            up    ? "nothing"
            : why ? why
                  : spw_budget_names[tier].budget,
-           tier, up ? 0 : spw_fallback_total(&from->plan.info, tier), n_recomputed);
+           tier, up ? 0 : spw_fallback_total(&from->plan.info, tier), n_lost(e, from));
 }
 
 int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk,
@@ -260,7 +270,6 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
     const struct change from = now(e);
     const struct spw_options given = e->options;
     const struct spw_cache_policy policy = e->model.cache;
-    const uint64_t held = spw_engine_n_cached(e);
     e->options.device_bytes = budgets[SPW_BUDGET_DEVICE];
     e->options.host_bytes = budgets[SPW_BUDGET_HOST];
     e->options.disk_bytes = budgets[SPW_BUDGET_DISK];
@@ -280,7 +289,7 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
         e->model.cache = policy;
         return spw_fail(err, rc, "memory for other budgets: %s", strerror(-rc));
     }
-    report_budgets(e, &from, why, spw_sub_u64(held, spw_engine_n_cached(e)));
+    report_budgets(e, &from, why);
     return 0;
 }
 
@@ -291,7 +300,6 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
     const struct change from = now(e);
     struct change to = from;
     to.in_step = to.down = true;
-    const uint64_t n_cached = spw_engine_n_cached(e);
     uint64_t held = e->disk ? spw_disk_n_used(e->disk) * e->plan.tile_bytes : 0;
     struct spw_fallback_failure f = {SPW_BUDGET_DISK, e->plan.info.disk.total, held};
     if (!e->executor || !spw_fallback_lower(&to.in.disk_bytes, &f))
@@ -307,7 +315,7 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
         rc = change_plan(e, &to, &from, err);
     if (rc)
         return rc;
-    report(e, &from.plan.info, why == -EDQUOT ? "disk quota" : "disk space", SPW_BUDGET_DISK,
-           f.asked, spw_sub_u64(n_cached, spw_engine_n_cached(e)));
+    report(e, &from, why == -EDQUOT ? "disk quota" : "disk space", SPW_BUDGET_DISK, f.asked,
+           n_lost(e, &from));
     return 0;
 }

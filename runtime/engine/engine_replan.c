@@ -29,16 +29,18 @@ static bool loses_tiles(struct spw_kv *kv)
     return any;
 }
 
-/* Cuts the caches back to what the sessions hold, and waits until nothing is in flight. */
+/* Waits until nothing is in flight, and cuts the caches back to what the sessions hold. A session
+ * whose states have passed these tokens goes back to a checkpoint. */
 static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
 {
     SPW_TRY(spw_engine_settle(e));
     if (loses_tiles(e->kv))
         return -EBADMSG;
     for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
-        if (!spw_kv_can_truncate(s->seq.kv, residency, spw_session_cached(s)))
-            return -ENODATA;
-        SPW_TRY(spw_kv_truncate(s->seq.kv, residency, spw_session_cached(s)));
+        uint64_t n = spw_session_cached(s);
+        SPW_TRY(spw_session_cut(s, residency, &n));
+        if (n < spw_session_cached(s))
+            spw_session_hold(s, n);
     }
     return 0;
 }

@@ -62,17 +62,22 @@ static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions
     return any;
 }
 
+void spw_session_hold(struct spw_session *s, uint64_t n)
+{
+    if (s->cached)
+        s->n_tokens = n;
+    s->n_attached = spw_min_u64(s->n_attached, n);
+    s->has_logits = false;
+    s->mixed &= spw_waterline_old_end(s->engine->plan.residency, n) > 1;
+}
+
 int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
 {
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
         SPW_TRY(spw_prefetch_forget(e->prefetch));
         SPW_TRY(spw_session_cut(s, e->plan.residency, cut_to));
-        if (s->cached)
-            s->n_tokens = *cut_to;
-        s->n_attached = spw_min_u64(s->n_attached, *cut_to);
-        s->has_logits = false;
-        s->mixed &= spw_waterline_old_end(e->plan.residency, *cut_to) > 1;
+        spw_session_hold(s, *cut_to);
         int rc = spw_residency_apply(&e->executor->residency, &s->seq, *cut_to);
         e->unpredicted |= rc != 0;
         if (rc != -EBADMSG)

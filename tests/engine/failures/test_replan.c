@@ -305,9 +305,9 @@ static void check_draw(const char *dir, const struct tiny_model *model, bool rea
 
 struct full {
     struct io_fault drive; /* full until the gate is asked: a plan is being made then */
-    struct spw_fallback last;
-    int n_told;
-    uint64_t n_recomputed; /* by all */
+    struct spw_fallback told[SPW_ENGINE_EVENTS_KEPT];
+    int n_told;             /* by the latest step */
+    int n_in_place, n_back; /* by all: with the same caches; of them, cut back to a checkpoint */
 };
 
 static const char *passes(void *context, enum spw_kv_precision precision)
@@ -319,15 +319,17 @@ static const char *passes(void *context, enum spw_kv_precision precision)
 static void hear(struct full *f, struct spw_engine *e)
 {
     struct spw_engine_event event;
+    f->n_told = 0;
     while (spw_engine_event(e, &event))
-        if (event.kind == SPW_ENGINE_FALLBACK) {
-            f->last = event.fallback;
-            f->n_told++;
-            f->n_recomputed += event.fallback.n_recomputed;
-        }
+        if (event.kind == SPW_ENGINE_FALLBACK)
+            f->told[f->n_told++] = event.fallback;
 }
 
-enum { FULL_PROMPT = 1900, FULL_TOKENS = FULL_PROMPT + 300 };
+enum {
+    FULL_PROMPT = 1900,
+    FULL_TOKENS = FULL_PROMPT + 300,
+    STATES_BYTES = 32 << 10, /* more than a checkpoint takes, and no tile */
+};
 
 /* A step to n tokens. True: it has failed, as it must: the disk takes no more than it holds, and no
  * precision makes the rest fit. */
@@ -349,9 +351,38 @@ static bool is_refused(const struct draw *d, const struct spw_options *o, struct
     return true;
 }
 
+/* The mirror, which has all the memory and no full disk, does what this fallback did: goes to the
+ * tokens that stayed, and lowers the precision of the old KV there. False: none stayed, and all are
+ * computed again in the new precision. */
+static bool mirror_fallback(const struct draw *d, struct full *f, const struct spw_fallback *told,
+                            struct spw_engine *all, struct spw_session *mirror)
+{
+    static const enum spw_kv_precision precisions[] = {[SPW_FALLBACK_INT8] = SPW_KV_INT8,
+                                                       [SPW_FALLBACK_INT8_INT4] = SPW_KV_INT8_INT4,
+                                                       [SPW_FALLBACK_INT4] = SPW_KV_INT4};
+    const bool lossy = told->kind >= SPW_FALLBACK_INT8 && told->kind <= SPW_FALLBACK_INT4;
+    const size_t stay = told->position - told->n_recomputed, had = spw_session_n_tokens(mirror);
+    const struct spw_span span = {mirror, d->ids, stay, 0};
+    struct spw_error err = {0};
+    CHECK(!strcmp(told->failed, "disk space") && told->bytes_asked);
+    CHECK(told->lossy_from == (!lossy ? 0 : stay ? stay : 384));
+    if (!stay)
+        return false;
+    CHECK(!told->n_recomputed || d->model->mixer);
+    CHECK_MSG(!spw_sync(all, &span, 1, NULL, NULL, &err), "%s", err.text);
+    CHECK_MSG(stay > had || spw_session_reused(mirror) == stay, "%zu tokens", stay);
+    if (lossy) {
+        struct spw_plan_input in = asked(all, precisions[told->kind], NULL);
+        CHECK(!spw_engine_replan(all, &in));
+    }
+    f->n_in_place++;
+    f->n_back += told->n_recomputed > 0;
+    return true;
+}
+
 /* Token by token past some tile borders: where the disk is full, something gives way, and the
- * mirror, which has all the memory, is told of it. Returns how many fallbacks were in place. */
-static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
+ * mirror is told of it. */
+static void fill_disk(const struct draw *d, struct spw_options *o, struct full *f)
 {
     struct spw_backend b = d->backend;
     io_fault_open(&f->drive);
@@ -359,46 +390,36 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
     struct spw_engine *e = run_open_on(&b, d->dir, o),
                       *all = run_open_on(&d->backend, d->dir, &d->o);
     struct spw_session *s = run_session(e), *mirror = run_session(all);
-    int n_in_place = 0, n_told = 0;
-    bool again = false;
-    for (size_t n = FULL_PROMPT; n <= FULL_TOKENS && !again; n += 1 + n % 7) {
+    bool alike = true;
+    for (size_t n = FULL_PROMPT; n <= FULL_TOKENS && alike; n += n % 64 == 1 ? 7 : 1) {
         if (is_refused(d, o, e, s, n))
             break;
         const float *logits = spw_session_logits(s);
         hear(f, e);
         io_fault_set(&f->drive, ALL_WRITES, 0);
-        if (f->n_told > n_told) {
-            struct spw_plan_input in = asked(all, spw_engine_plan(e)->precision, NULL);
-            again = f->n_recomputed; /* as a run of this precision: not what the mirror does */
-            bool lossy = f->last.kind >= SPW_FALLBACK_INT8 && f->last.kind <= SPW_FALLBACK_INT4;
-            CHECK(f->last.lossy_from == (!lossy ? 0 : again ? 384 : f->last.position));
-            CHECK(!strcmp(f->last.failed, "disk space") && f->last.bytes_asked);
-            CHECK(again || f->last.position == spw_session_n_tokens(mirror));
-            CHECK(again || !spw_engine_replan(all, &in));
-            n_in_place += !again;
-            n_told = f->n_told;
-        }
-        CHECK_MSG(again || run_same(logits, run_to(mirror, all, d->ids, n), VOCAB), "%zu tokens",
+        for (int i = 0; i < f->n_told && alike; i++)
+            alike = mirror_fallback(d, f, &f->told[i], all, mirror);
+        CHECK_MSG(!alike || run_same(logits, run_to(mirror, all, d->ids, n), VOCAB), "%zu tokens",
                   n);
+        CHECK(!spw_session_checkpoint(mirror));
     }
     run_check_peaks(e, o, "a full disk");
     spw_session_close(mirror);
     spw_session_close(s);
     spw_engine_close(all);
     spw_engine_close(e);
-    return n_in_place;
 }
 
 static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t seed)
 {
     static struct draw d;
-    int n_in_place = 0;
+    int n_in_place = 0, n_back = 0;
     d = (struct draw){.dir = dir, .model = model, .backend = run_backend(true)};
     draw(&d, &seed);
     d.o.sessions = 1;
     d.o.residual_window = 128;
     d.o.context = FULL_TOKENS; /* most of it lies on the disk when that is full */
-    for (uint64_t i = 0; i < (RUN_UNDER_ASAN ? 3 : 8); i++) {
+    for (uint64_t part = 24, i = 0; part-- > 0 && i < (RUN_UNDER_ASAN ? 3 : 8);) {
         struct full f = {0};
         struct spw_options o = d.o;
         d.backend = run_backend(i % 4);
@@ -410,14 +431,20 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
         o.on_oom = SPW_ON_OOM_SPILL;
         struct spw_plan_info info = run_plan_on(&d.backend, dir, &o);
         o.device_bytes = info.smallest_device_bytes +
-                         (info.device.total - info.smallest_device_bytes) * (14 - i) / 24;
+                         (info.device.total - info.smallest_device_bytes) * part / 24;
         info = run_plan_on(&d.backend, dir, &o);
-        o.host_bytes = info.smallest_host_bytes + (i / 4 << 17);
+        o.host_bytes = info.smallest_host_bytes + (i / 4 << 17) + (model->mixer ? STATES_BYTES : 0);
+        if (!run_plan_on(&d.backend, dir, &o).disk.kv)
+            continue;
         o.on_oom = 0;
-        n_in_place += fill_disk(&d, &o, &f);
+        fill_disk(&d, &o, &f);
+        n_in_place += f.n_in_place;
+        n_back += f.n_back;
+        i++;
     }
-    fprintf(stderr, "%d fallbacks of full disks in place\n", n_in_place);
-    CHECK(n_in_place > 0);
+    fprintf(stderr, "%s: %d fallbacks of full disks in place, %d of them to a checkpoint\n",
+            model->family, n_in_place, n_back);
+    CHECK(n_in_place > 0 && (n_back > 0 || !model->mixer));
 }
 
 int main(int argc, char **argv)
@@ -445,7 +472,8 @@ int main(int argc, char **argv)
     CHECK(all.done < 20 || (n.replan > all.done / 6 && n.below && n.cut && n.one_layer &&
                             (TEST_GPU || n.predicted > n.replan / 2)));
     if (TEST_BACKEND == SPW_BACKEND_CPU && !RUN_UNDER_TSAN)
-        fill_disks(dirs[1], &models[1], seed);
+        for (size_t i = 1; i < n_models; i += 2) /* those without windows */
+            fill_disks(dirs[i], &models[i], seed);
     for (size_t i = 0; i < n_models; i++)
         tiny_model_remove(dirs[i]);
     return check_done();
