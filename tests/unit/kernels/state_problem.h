@@ -190,13 +190,16 @@ static inline void recur_keep_from_ties(void *gates, size_t n)
         }
 }
 
-static inline void recur_draw_shape(struct spw_recur_args *a)
+/* A state of this many numbers, or fewer. */
+static inline void recur_draw_shape(struct spw_recur_args *a, uint32_t most)
 {
     const bool has_heads = a->kind == SPW_MIXER_DELTA || a->kind == SPW_MIXER_SSD;
-    a->key_heads = has_heads ? state_draw(1, 3) : 1;
-    a->heads = a->key_heads * (has_heads ? state_draw(1, 3) : 1);
-    a->key_dim = a->kind == SPW_MIXER_LRU ? 1 : state_draw(0, 3) ? state_draw(1, 40) : 128;
-    a->value_dim = state_draw(0, 2) ? state_draw(1, 100) : 32 * state_draw(1, 3);
+    do {
+        a->key_heads = has_heads ? state_draw(1, 3) : 1;
+        a->heads = a->key_heads * (has_heads ? state_draw(1, 3) : 1);
+        a->key_dim = a->kind == SPW_MIXER_LRU ? 1 : state_draw(0, 3) ? state_draw(1, 40) : 128;
+        a->value_dim = state_draw(0, 2) ? state_draw(1, 100) : 32 * state_draw(1, 3);
+    } while (a->heads * a->key_dim * a->value_dim > most);
     a->tiled = state_draw(0, 1);
     a->dtype = state_draw_dtype();
 }
@@ -242,13 +245,17 @@ static inline void recur_draw_rates(struct state_problem *p)
                 SPW_DTYPE_F32, -2, state_draw(0, 1) ? 0 : -0.001);
 }
 
-static inline struct state_problem *recur_problem_draw(enum spw_mixer_kind kind)
+/* rows: of one sequence with a small state; 0: several short ones. */
+static inline struct state_problem *recur_problem_draw(enum spw_mixer_kind kind, uint32_t rows)
 {
     struct state_problem *p = calloc(1, sizeof *p);
     struct spw_recur_args *a = &p->a.recur;
-    state_draw_parts(p, 40);
+    if (rows)
+        p->parts[p->n_parts++] = (struct spw_state_part){.rows = p->rows = rows};
+    else
+        state_draw_parts(p, 40);
     a->kind = kind;
-    recur_draw_shape(a);
+    recur_draw_shape(a, rows ? 64 : UINT32_MAX);
     const size_t keys = (size_t)a->key_heads * a->key_dim, values = (size_t)a->heads * a->value_dim;
     a->q_stride = keys + state_draw(0, 3), a->k_stride = keys + state_draw(0, 3);
     a->v_stride = values + state_draw(0, 3);

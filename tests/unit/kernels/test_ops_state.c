@@ -10,7 +10,7 @@
 #include "tests/unit/kernels/ops_each.h"
 #include "tests/unit/kernels/state_problem.h"
 
-enum { THREADS = 3, DRAWS = 6 };
+enum { THREADS = 3, DRAWS = 6, MOST_ROWS = EACH_GPU || RUN_UNDER_ASAN ? 1000 : 10000 };
 
 static struct spw_team *team;
 
@@ -211,7 +211,7 @@ enum { MOST_OFF = 24 };
 
 static void test_recur(enum spw_mixer_kind kind)
 {
-    struct state_problem *p = recur_problem_draw(kind);
+    struct state_problem *p = recur_problem_draw(kind, 0);
     struct state_written want = run_recur(each_portable(), p, BACKWARD);
     const double off = recur_worst(p, &want);
     CHECK_MSG(off <= MOST_OFF && !want.not_finite, "%s: %g", recur_text(p), off);
@@ -220,10 +220,21 @@ static void test_recur(enum spw_mixer_kind kind)
     free(p);
 }
 
+/* The rows of a long prompt, together and one by one. */
+static void test_many_rows(enum spw_mixer_kind kind)
+{
+    struct state_problem *p = recur_problem_draw(kind, MOST_ROWS - state_draw(0, 99));
+    struct state_written want = run_recur(each_portable(), p, BACKWARD);
+    CHECK_MSG(!want.not_finite, "%s", recur_text(p));
+    check_same(run_recur, p, &want, recur_text(p));
+    state_problem_free(p);
+    free(p);
+}
+
 /* One number that is not finite is noticed; the word of a call without one stays. */
 static void test_not_finite(enum spw_mixer_kind kind)
 {
-    struct state_problem *p = recur_problem_draw(kind);
+    struct state_problem *p = recur_problem_draw(kind, 0);
     const struct spw_recur_args *a = &p->a.recur;
     const uint32_t row = state_draw(0, p->rows - 1), part = state_draw(0, p->n_parts - 1);
     const size_t v = row * a->v_stride + state_draw(0, a->heads * a->value_dim - 1);
@@ -298,6 +309,8 @@ int main(void)
         test_functions();
         test_fused();
     }
+    for (int k = 0; k < 4; k++)
+        test_many_rows(kinds[k]);
     for (int i = 0; i < draws; i++) {
         for (int k = 0; k < 4; k++) {
             test_recur(kinds[k]);
