@@ -255,7 +255,7 @@ static inline struct state_problem *recur_problem_draw(enum spw_mixer_kind kind,
     else
         state_draw_parts(p, 40);
     a->kind = kind;
-    recur_draw_shape(a, rows ? 64 : UINT32_MAX);
+    recur_draw_shape(a, rows ? 200 : UINT32_MAX);
     const size_t keys = (size_t)a->key_heads * a->key_dim, values = (size_t)a->heads * a->value_dim;
     a->q_stride = keys + state_draw(0, 3), a->k_stride = keys + state_draw(0, 3);
     a->v_stride = values + state_draw(0, 3);
