@@ -142,8 +142,9 @@ extern const struct spw_device_ops spw_device_cuda;
  * what to do. */
 int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error *err);
 
-/* The CPU device only: queues a kernel and copies its `args` (at most 1,024 bytes). The workers of
- * the device share its tasks. */
+/* The CPU device only: queues a kernel and copies its `args`. The workers of the device share its
+ * tasks. -EINVAL: more bytes than that. */
+enum { SPW_CPU_ARGS_BYTES = 1280 };
 int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_kernel *kernel,
                           const void *args, size_t bytes);
 unsigned spw_device_cpu_threads(const struct spw_device *d);

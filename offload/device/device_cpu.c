@@ -32,7 +32,6 @@
 #include <time.h>
 
 #define RING_COMMANDS 256u /* a power of two */
-#define ARGS_BYTES 1024u
 #define MAX_THREADS 1024
 
 /* How long a stream spins before it sleeps. A copy stream that waits longer gives its core back to
@@ -66,7 +65,7 @@ struct command {
         } wait;
         struct {
             const struct spw_kernel *kernel;
-            _Alignas(max_align_t) unsigned char args[ARGS_BYTES];
+            _Alignas(max_align_t) unsigned char args[SPW_CPU_ARGS_BYTES];
         } launch;
     };
 };
@@ -303,7 +302,7 @@ int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_k
 {
     if (atomic_load(&d->failed))
         return -EIO;
-    if (bytes > ARGS_BYTES)
+    if (bytes > SPW_CPU_ARGS_BYTES)
         return -EINVAL;
     struct command *c = command_next(s, COMMAND_KERNEL);
     c->launch.kernel = kernel;

@@ -177,6 +177,10 @@ static int launch_route(const struct spw_route_args *a, spw_stream s)
     return launch(s, kernels(s)->route, a, sizeof *a);
 }
 
+/* The largest ones, with all their parts. */
+_Static_assert(sizeof(struct spw_conv_args) <= SPW_CPU_ARGS_BYTES, "see offload/device/device.h");
+_Static_assert(sizeof(struct spw_recur_args) <= SPW_CPU_ARGS_BYTES, "see offload/device/device.h");
+
 static int launch_conv(const struct spw_conv_args *a, spw_stream s)
 {
     const size_t parts = a->n_parts * sizeof a->parts[0];

@@ -120,7 +120,7 @@ static inline bool oracle_same(struct subject *s, const int32_t *ids, size_t n, 
 
 /* ---- steps whose logits are compared ---- */
 
-enum { WATCH_SPANS = 4 };
+enum { WATCH_SPANS = 48 };
 
 struct watch {
     const struct subject *s;

@@ -217,6 +217,30 @@ static void check_together(struct subject *s, bool least)
     pack_remove_folder(cache);
 }
 
+/* More sequences in one step than one call of a kernel takes: prompts, then a token of each. */
+static void check_many(struct subject *s)
+{
+    enum { MANY = SPW_STATE_PARTS + 9, LONGEST = 12 };
+    struct spw_span spans[MANY];
+    struct spw_error err = {0};
+    struct spw_options o = s->o;
+    struct run r;
+    o.sessions = MANY + 1;
+    o.context = 2 * SPW_TILE_TOKENS;
+    open_run_with(&r, s, &o);
+    for (size_t i = 0; i < MANY; i++)
+        spans[i] = (struct spw_span){run_session(r.e), s->ids[i % 2], i % LONGEST, 1};
+    for (size_t more = 0; more < 2; more++) {
+        for (size_t i = 0; i < MANY; i++)
+            spans[i].n_tokens++;
+        const int rc = watch_sync(&r.watch, s, r.e, spans, MANY, s->n_tokens, &err);
+        CHECK_MSG(rc == 0, "%s: %s", s->dir, err.text);
+    }
+    for (size_t i = 0; i < MANY; i++)
+        spw_session_close(spans[i].session);
+    close_run(&r);
+}
+
 /* A conversation of short turns, none of which ends with a tile: another process computes at most
  * 16 tiles of it again. */
 static void check_turns(const struct tiny_model *m)
@@ -275,6 +299,7 @@ int main(void)
         check_conversation(&subjects[i], check_full() || (!i && !RUN_UNDER_ASAN) ? 1 : 13);
         check_chunks(&subjects[i]);
         check_edits(&subjects[i]);
+        check_many(&subjects[i]);
         check_prefix(&subjects[i]);
         for (int least = 0; least < 2; least++)
             check_together(&subjects[i], least);

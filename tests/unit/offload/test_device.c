@@ -99,7 +99,7 @@ static void test_kernels(int threads)
     for (size_t t = 0; t < MOST; t++)
         bad += runs[t] != expected[t];
     CHECK(bad == 0 && wrong == 0);
-    char args[1025] = {0};
+    char args[SPW_CPU_ARGS_BYTES + 1] = {0};
     CHECK(spw_device_cpu_launch(d, s[0], &cover_kernel, args, sizeof args) == -EINVAL);
     ops->stream_close(d, s[0]);
     ops->stream_close(d, s[1]);
