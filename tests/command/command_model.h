@@ -15,11 +15,18 @@ static inline void write_tokenizer(const char *model)
     write_text(name, json);
 }
 
+/* A copy of a committed model whose vocabulary has 96 tokens. */
+static inline void command_golden(const char *model, const char *golden)
+{
+    CHECK(sh("rm -rf %s && cp -r $REPOSITORY/tests/golden/%s %s && chmod -R u+w %s", model, golden,
+             model, model) == 0);
+    write_tokenizer(model);
+}
+
 static inline void command_model(const char *test)
 {
     open_folder(test);
-    CHECK(sh("cp -r $REPOSITORY/tests/golden/llama_700 m && chmod -R u+w m") == 0);
-    write_tokenizer("m");
+    command_golden("m", "llama_700");
 }
 
 #endif

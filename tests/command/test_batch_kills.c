@@ -238,13 +238,20 @@ int main(int argc, char **argv)
     uint64_t seed = check_seed(), random = seed;
     command_model("batch_kills");
     command_limits();
-    run_undisturbed(seed);
-    test_alone();
-    test_tokens_under_way();
-    check_kills(&job, &random, kills_of(argc, argv, 200, 10));
-    test_silent_pipe();
-    test_growing_input();
-    json_decref(whole);
+    for (int states = 0; states < 2; states++) {
+        if (states)
+            command_golden("m", "qwen3_5_plain");
+        run_undisturbed(seed);
+        test_alone();
+        test_tokens_under_way();
+        check_kills(&job, &random, kills_of(argc, argv, 200, 10) / (1 + states));
+        if (!states) {
+            test_silent_pipe();
+            test_growing_input();
+        }
+        json_decref(whole);
+        CHECK(sh("rm -f in.jsonl whole* l l.* t t.* u u.*") == 0);
+    }
     sh("rm -rf %s", folder);
     return check_done();
 }

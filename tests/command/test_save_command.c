@@ -112,6 +112,11 @@ static void test_splits(void)
                 "--kv-dtype int8 --threads 2");
     check_split(sampled, 130, "--disk . --disk-memory 64MiB --host-memory 6MiB");
     check_split(sampled, 257, "--seed 9 --ignore-eos");
+    command_golden("m", "qwen3_5_plain"); /* layers with a state */
+    check_split("--ignore-eos", 130, "--threads 1 --prefill-chunk 100");
+    check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
+                "--kv-dtype int8 --threads 2 --disk . --disk-memory 64MiB --host-memory 6MiB");
+    command_golden("m", "llama_700");
 }
 
 /* A stop string, or an end of text, after the end of the first part, or across it. */
@@ -338,6 +343,9 @@ int main(int argc, char **argv)
     test_stops();
     test_characters();
     test_interrupted();
+    command_golden("m", "qwen3_5_plain");
+    test_interrupted();
+    command_golden("m", "llama_700");
     test_interrupted_prompt();
     test_killed_prompt();
     test_damaged(argc > 1 ? atoi(argv[1]) : 6);

@@ -94,15 +94,23 @@ static void test_lost_summaries(void)
 
 static void test_kills(uint64_t *random, int kills)
 {
-    static const char *const jobs[] = {
-        "summarize m docs --output",
-        "summarize m docs --out-dir",
-        "summarize m few --strategy whole --allow-long-context --output",
-        "summarize m few --strategy whole --allow-long-context --out-dir",
+    static const struct {
+        const char *before;
+        size_t n_items;
+        bool is_whole;
+    } jobs[] = {
+        {"summarize m docs --output", 4, false},
+        {"summarize m docs --out-dir", 4, false},
+        {"summarize states docs --output", 4, false}, /* layers with a state */
+        {"summarize m few --strategy whole --allow-long-context --output", 2, true},
+        {"summarize m few --strategy whole --allow-long-context --out-dir", 2, true},
     };
+    command_golden("states", "qwen3_5_plain");
+    CHECK(sh("cp m/tokenizer.json states") == 0); /* with blanks */
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        begin(jobs[i], i < 2 ? 4 : 2);
-        CHECK(i < 2 ? json_object_size(now.parts) > 15 : json_object_size(now.parts) == 2);
+        begin(jobs[i].before, jobs[i].n_items);
+        const size_t n_parts = json_object_size(now.parts);
+        CHECK(jobs[i].is_whole ? n_parts == 2 : n_parts > 15);
         check_kills(&job, random, kills);
         test_lost_summaries();
         remove_job("u");
