@@ -87,6 +87,18 @@ static bool is_of_mlp(const char *name)
            strstr(name, ".mlp.down_proj.");
 }
 
+/* The same in a model with two stacks, whose names in the file are those of the folder, renamed.
+ * Other copies of the embedding have none. */
+static bool find_stack_names(const struct job *j, const char *name,
+                             char usual[SPW_MOST_TENSOR_NAME], char gguf[SPW_GGUF_MOST_NAME + 1])
+{
+    const char *prefix = spw_tensor_prefix(j->tensors);
+    if (!spw_tensor_stack_name(j->tensors, prefix, name, &j->config, usual))
+        return false;
+    const bool embeds = !strcmp(usual, "model.embed_tokens.weight");
+    return spw_gguf_name(j->architecture, embeds ? usual : name + strlen(prefix), gguf);
+}
+
 /* The usual name of a tensor of the decoder (tensor_names.h), and its name in the file; of a tensor
  * with gate and up that of gate. The weights were checked, so each name is either one of the
  * decoder or of another part. */
@@ -96,6 +108,8 @@ static bool find_names(const struct job *j, const char *name, char usual[SPW_MOS
     const struct spw_model_config *c = &j->config;
     char its[2 * SPW_MOST_TENSOR_NAME];
     unsigned layer = 0;
+    if (c->n_source_layers)
+        return find_stack_names(j, name, usual, gguf);
     if (!(c->mtp && spw_tensor_mtp_name(name, c->n_layers - 1, usual)) &&
         !spw_tensor_usual_name(spw_tensor_prefix(j->tensors), name, usual))
         return false;
@@ -123,6 +137,7 @@ static const char *small_reason(const struct entry *e)
     return e->n_dims < 2                        ? "a vector"
            : strstr(e->name, "_norm.")          ? "of norms"
            : strstr(e->name, ".ffn_gate_inp.")  ? "a router"
+           : strstr(e->name, "attn_rel_b.")     ? "of distances"
            : strstr(e->name, "conv1d.")         ? "of a convolution"
            : strstr(e->name, "shortconv.conv.") ? "of a convolution"
            : !strcmp(e->name + n - 5, ".bias")  ? "biases"
@@ -372,6 +387,19 @@ static int add_chat_template(struct job *j, const char *name, const char *key)
     return 0;
 }
 
+/* A file of T5 says by its head whether the rows in front of the head are scaled. */
+static int check_scale(const struct job *j)
+{
+    const bool has_head = spw_tensors_find(j->tensors, "lm_head.weight");
+    if (!j->config.n_source_layers || has_head == (j->config.logit_divisor == 1))
+        return 0;
+    return spw_fail(j->err, -ENOTSUP,
+                    "%s: config.json: found rows that are %s before the head, and %s "
+                    "lm_head.weight, which GGUF files of T5 do not store; expected rows that are "
+                    "scaled if and only if the folder has no lm_head.weight",
+                    j->source.path, has_head ? "scaled" : "not scaled", has_head ? "a" : "no");
+}
+
 static int add_keys(struct job *j)
 {
     if (j->config.wrapper)
@@ -379,6 +407,7 @@ static int add_keys(struct job *j)
                                  "the text model only");
     SPW_TRY(spw_config_write_gguf(&j->writer, &j->config, j->architecture, j->source.path,
                                   &j->notes, j->err));
+    SPW_TRY(check_scale(j));
     add_general(j);
     SPW_TRY(add_tokenizer(j));
     SPW_TRY(add_chat_template(j, "default", "tokenizer.chat_template"));

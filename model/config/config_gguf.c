@@ -93,6 +93,9 @@ static const struct spw_key_name names[] = {
     {"linear_conv_kernel_dim", "ssm.conv_kernel"},
     {"conv_L_cache", "shortconv.l_cache"},
     {"num_dense_layers", "leading_dense_block_count"},
+    {"num_decoder_layers", "decoder_block_count"},
+    {"relative_attention_num_buckets", "attention.relative_buckets_count"},
+    {"decoder_start_token_id", "decoder_start_token_id"},
     {NULL, NULL},
 };
 
@@ -400,6 +403,10 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
     f.experts.shared_count = f.experts.first_layer = 0;
     f.experts.scale = 0;
+    if (f.counts_distances) { /* T5, mT5 and UMT5 have one architecture */
+        f.activation = facts->gated_stacks ? "gated-gelu" : "relu";
+        f.own_buckets = facts->own_buckets;
+    }
     f.mixer.heads = f.mixer.key_heads = f.mixer.key_dim = f.mixer.conv_width = 0;
     f.mixer.grouped_rates = f.mixer.grouped;
     f.mixer.grouped = f.mixer.grouped && facts->gate_joined;

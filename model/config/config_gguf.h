@@ -72,6 +72,7 @@ struct spw_config_gguf {
     bool more_eos;         /* eos_token_id has tokens that were found by their text */
     bool default_tokens;   /* bos or eos are those of SentencePiece */
     bool other_parts;      /* the file has tensors for images or sound */
+    bool gated_stacks, own_buckets; /* of T5: see config_families.h */
     uint32_t expert_width; /* rows of a tensor of experts; 0: there is none */
 };
 

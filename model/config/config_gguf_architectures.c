@@ -97,6 +97,7 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "gemma4", .model_type = "gemma4_text", .sandwich = true, .local_theta = 1e4,
      .joined_experts = true, .merged_tokens = true, .end = "<|tool_response>",
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "t5", .model_type = "t5"},
     {.name = "muse-glimmer", .model_type = "muse_glimmer_text", .interleaved_qk = true,
      .sandwich = true},
     {.name = "llama4", .model_type = "llama4_text", .interleaved_qk = true, .experts = true,
@@ -129,6 +130,8 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_mo
                                    {"qwen3_vl_text", "qwen3"},
                                    {"qwen3_vl_moe_text", "qwen3_moe"},
                                    {"granitemoeshared", "granitemoe"},
+                                   {"mt5", "t5"},
+                                   {"umt5", "t5"},
                                    {"solar_open", "glm4_moe"},
                                    {"granitemoehybrid", c->experts.n ? "granitemoe" : "granite"}};
     const char *model_type = c->model_type;

@@ -162,6 +162,17 @@ static int check(const struct writer *w)
     return check_rope(w);
 }
 
+/* What files of T5 do not store. */
+static int check_stacks(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    if (c->most_distance != 128)
+        return refuse(w, "another relative_attention_max_distance", "128");
+    return c->act == (c->plain_mlp ? SPW_ACT_RELU : SPW_ACT_GELU_TANH)
+               ? 0
+               : refuse(w, "another feed_forward_proj", "relu or gated-gelu");
+}
+
 /* ---- keys with a number for each layer ---- */
 
 /* One number if it is the same for all. */
@@ -374,12 +385,45 @@ static void add_keys(const struct writer *w)
         spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text, rope_types[r->kind]);
 }
 
+/* Of T5. */
+static void add_stack_keys(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    const uint32_t width = c->kv[c->full_kind].head_dim;
+    const struct {
+        const char *key;
+        uint64_t value;
+    } sizes[] = {
+        {"block_count", c->n_source_layers / 2},
+        {"decoder_block_count", (c->n_layers - c->n_source_layers) / 2},
+        {"context_length", c->max_positions},
+        {"embedding_length", c->hidden},
+        {"feed_forward_length", c->intermediate},
+        {"attention.head_count", c->n_heads},
+        {"attention.key_length", width},
+        {"attention.value_length", width},
+        {"attention.relative_buckets_count", c->n_buckets},
+        {"decoder_start_token_id", (uint64_t)c->start},
+        {"vocab_size", c->vocab},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        spw_gguf_add_u32(w->to, full_key(w, sizes[i].key).text, (uint32_t)sizes[i].value);
+    spw_gguf_add_f32(w->to, full_key(w, "attention.layer_norm_rms_epsilon").text, c->rms_eps);
+    spw_gguf_add_f32(w->to, full_key(w, "attention.layer_norm_epsilon").text, c->rms_eps);
+}
+
 int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_config *c,
                           const struct spw_gguf_architecture *a, const char *name,
                           struct spw_gguf_notes *notes, struct spw_error *err)
 {
     const struct writer writer = {to, c, a, spw_family_find(c->model_type), name, err},
                         *w = &writer;
+    if (c->n_source_layers) {
+        SPW_TRY(check_stacks(w));
+        spw_gguf_add_string(to, "general.architecture", a->name);
+        add_stack_keys(w);
+        return 0;
+    }
     SPW_TRY(check(w));
     if (c->window && !stores_window(w) && !a->chunk)
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "

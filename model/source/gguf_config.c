@@ -309,6 +309,9 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     facts->rope_factors = has(t, SPW_ROPE_FACTORS_NAME);
     facts->long_factors = has(t, SPW_ROPE_LONG_NAME);
     facts->v_is_k = values_are_keys(t);
+    facts->gated_stacks = has(t, "encoder.block.0.layer.1.DenseReluDense.wi_0.weight");
+    facts->own_buckets =
+        has(t, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
     spw_tensors_close(t);
     return rc || facts->blocks ? rc : spw_fail(err, -ENOMEM, "%s: out of memory", path);
 }

@@ -100,6 +100,8 @@ static const char *const model_names[][2] = {
     {"output_norm.weight", "model.norm.weight"},
     {LFM2_NORM, "model.norm.weight"},
     {"output_norm.bias", "model.norm.bias"},
+    {"enc.output_norm.weight", "encoder.final_layer_norm.weight"},
+    {"dec.output_norm.weight", "decoder.final_layer_norm.weight"},
     {"output.weight", "lm_head.weight"},
     {"output.bias", "lm_head.bias"},
     {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
@@ -125,6 +127,43 @@ static const char *const other_names[][2] = {
     {"ssm_d", "linear_attn.D"},
     {"ffn_norm", "post_attention_layernorm.weight"}, /* of Falcon-H1 */
     {"ssm_dt.bias", "linear_attn.dt_bias"},
+};
+
+/* The same of T5, whose files have "enc.blk.12." and "dec.blk.12." in front: the part in the
+ * folder, and whether it is in the decoder. The first row that fits counts: without a gate, the
+ * folder calls `wi` what weights.h calls the matrix of up. */
+static const struct {
+    const char *name[2];
+    bool decoder;
+} stack_names[] = {
+    {{"attn_norm", "layer.0.layer_norm"}, false},
+    {{"attn_q", "layer.0.SelfAttention.q"}, false},
+    {{"attn_k", "layer.0.SelfAttention.k"}, false},
+    {{"attn_v", "layer.0.SelfAttention.v"}, false},
+    {{"attn_o", "layer.0.SelfAttention.o"}, false},
+    {{"attn_rel_b", "layer.0.SelfAttention.relative_attention_bias"}, false},
+    {{"ffn_norm", "layer.1.layer_norm"}, false},
+    {{"ffn_gate", "layer.1.DenseReluDense.wi_0"}, false},
+    {{"ffn_up", "layer.1.DenseReluDense.wi_1"}, false},
+    {{"ffn_up", "layer.1.DenseReluDense.wi"}, false},
+    {{"ffn_down", "layer.1.DenseReluDense.wo"}, false},
+    {{"attn_norm", "layer.0.layer_norm"}, true},
+    {{"attn_q", "layer.0.SelfAttention.q"}, true},
+    {{"attn_k", "layer.0.SelfAttention.k"}, true},
+    {{"attn_v", "layer.0.SelfAttention.v"}, true},
+    {{"attn_o", "layer.0.SelfAttention.o"}, true},
+    {{"attn_rel_b", "layer.0.SelfAttention.relative_attention_bias"}, true},
+    {{"cross_attn_norm", "layer.1.layer_norm"}, true},
+    {{"cross_attn_q", "layer.1.EncDecAttention.q"}, true},
+    {{"cross_attn_k", "layer.1.EncDecAttention.k"}, true},
+    {{"cross_attn_v", "layer.1.EncDecAttention.v"}, true},
+    {{"cross_attn_o", "layer.1.EncDecAttention.o"}, true},
+    {{"cross_attn_rel_b", "layer.1.EncDecAttention.relative_attention_bias"}, true},
+    {{"ffn_norm", "layer.2.layer_norm"}, true},
+    {{"ffn_gate", "layer.2.DenseReluDense.wi_0"}, true},
+    {{"ffn_up", "layer.2.DenseReluDense.wi_1"}, true},
+    {{"ffn_up", "layer.2.DenseReluDense.wi"}, true},
+    {{"ffn_down", "layer.2.DenseReluDense.wo"}, true},
 };
 
 static unsigned properties(const struct spw_gguf_architecture *a)
@@ -160,12 +199,30 @@ static const char *other_name(const struct spw_gguf_architecture *a, const char 
     return unused ? "" : NULL;
 }
 
+/* The same in an encoder or a decoder. */
+static const char *other_stack_name(bool decoder, const char *part, int from, const char **end)
+{
+    *end = strrchr(part, '.');
+    for (size_t i = 0; *end && i < sizeof stack_names / sizeof *stack_names; i++) {
+        const char *its = stack_names[i].name[from];
+        if (stack_names[i].decoder == decoder && strlen(its) == (size_t)(*end - part) &&
+            !strncmp(part, its, strlen(its)))
+            return stack_names[i].name[!from];
+    }
+    return NULL;
+}
+
+/* What stands before the number of a layer, of a stack if the model has two. */
+enum { LAYERS, ENCODER, DECODER, N_STARTS };
+static const char *const starts[N_STARTS][2] = {[LAYERS] = {"blk.", "model.layers."},
+                                                [ENCODER] = {"enc.blk.", "encoder.block."},
+                                                [DECODER] = {"dec.blk.", "decoder.block."}};
+
 /* "blk.12.attn_q.weight" is "model.layers.12.self_attn.q_proj.weight". */
 static bool rename_tensor(const struct spw_gguf_architecture *a, const char *name, int from,
                           char *out, size_t bytes)
 {
-    static const char *const starts[] = {"blk.", "model.layers."};
-    const bool conv = (properties(a) & CONV) != 0;
+    const bool conv = (properties(a) & CONV) != 0, stacks = spw_family_find(a->model_type)->encodes;
     if (from == FOLDER && conv && !strcmp(name, "model.norm.weight")) {
         snprintf(out, bytes, "%s", LFM2_NORM);
         return true;
@@ -175,16 +232,19 @@ static bool rename_tensor(const struct spw_gguf_architecture *a, const char *nam
             snprintf(out, bytes, "%s", model_names[i][!from]);
             return true;
         }
-    const size_t start = strlen(starts[from]);
-    if (strncmp(name, starts[from], start) != 0)
+    int its = stacks ? ENCODER : LAYERS;
+    its += stacks && !strncmp(name, starts[DECODER][from], strlen(starts[DECODER][from]));
+    const size_t start = strlen(starts[its][from]);
+    if (strncmp(name, starts[its][from], start) != 0)
         return false;
     const char *layer = name + start, *end;
     const size_t n = strspn(layer, "0123456789");
     if (!n || n > 5 || (n > 1 && *layer == '0') || layer[n] != '.')
         return false;
-    const char *to = other_name(a, layer + n + 1, from, &end);
+    const char *to = stacks ? other_stack_name(its == DECODER, layer + n + 1, from, &end)
+                            : other_name(a, layer + n + 1, from, &end);
     if (to)
-        snprintf(out, bytes, "%s%.*s.%s%s", starts[!from], (int)n, layer, to, end);
+        snprintf(out, bytes, "%s%.*s.%s%s", starts[its][!from], (int)n, layer, to, end);
     return to != NULL;
 }
 

@@ -56,6 +56,7 @@ static inline const char *gguf_architecture(const struct spw_model_config *c)
         {"granitemoehybrid", "granitehybrid"},
         {"nemotron_h", c->experts.n ? "nemotron_h_moe" : "nemotron_h"},
         {"hunyuan_v1_dense", "hunyuan-dense"},
+        {"umt5", "t5"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (!strcmp(c->model_type, other[i][0]))
@@ -151,6 +152,42 @@ static inline uint64_t gguf_rows_of_head(const struct gguf_folder *f, const stru
 }
 
 /* ---- names ---- */
+
+/* Of T5. */
+static inline void gguf_stack_name(const struct spw_tensor *t, char out[SPW_GGUF_MOST_NAME + 1])
+{
+    static const char *const names[][2] = {{"SelfAttention.q", "attn_q"},
+                                           {"SelfAttention.k", "attn_k"},
+                                           {"SelfAttention.v", "attn_v"},
+                                           {"SelfAttention.o", "attn_o"},
+                                           {"SelfAttention.relative", "attn_rel_b"},
+                                           {"EncDecAttention.q", "cross_attn_q"},
+                                           {"EncDecAttention.k", "cross_attn_k"},
+                                           {"EncDecAttention.v", "cross_attn_v"},
+                                           {"EncDecAttention.o", "cross_attn_o"},
+                                           {"DenseReluDense.wi.", "ffn_up"},
+                                           {"DenseReluDense.wi_0", "ffn_gate"},
+                                           {"DenseReluDense.wi_1", "ffn_up"},
+                                           {"DenseReluDense.wo", "ffn_down"}};
+    const bool decoder = !strncmp(t->name, "decoder.", 8);
+    const char *block = strstr(t->name, "block."), *stack = decoder ? "dec" : "enc";
+    if (!block) {
+        const char *name = strstr(t->name, "final_layer_norm") ? ".output_norm"
+                           : strstr(t->name, "lm_head")        ? "output"
+                                                               : "token_embd";
+        snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s%s.weight", *name == '.' ? stack : "", name);
+        return;
+    }
+    char *rest;
+    const unsigned long number = strtoul(block + 6, &rest, 10), layer = strtoul(rest + 7, NULL, 10);
+    const char *name = layer == (decoder ? 2 : 1) ? "ffn_norm"
+                       : layer                    ? "cross_attn_norm"
+                                                  : "attn_norm";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(rest + 9, names[i][0], strlen(names[i][0])))
+            name = names[i][1];
+    snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s.blk.%lu.%s.weight", stack, number, name);
+}
 
 static inline void gguf_name(const struct gguf_folder *f, const struct spw_tensor *t, uint32_t part,
                              char out[SPW_GGUF_MOST_NAME + 1])
@@ -254,6 +291,10 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                          {"mtp.pre_fc_norm_hidden.", "hnorm"},
                                          {"mtp.norm.", "shared_head_norm"}};
     const char *layers = strstr(t->name, "layers."), *suffix = strrchr(t->name, '.');
+    if (f->config.n_source_layers) {
+        gguf_stack_name(t, out);
+        return;
+    }
     for (size_t i = 0; i < sizeof mtp / sizeof *mtp; i++)
         if (!strncmp(t->name, mtp[i][0], strlen(mtp[i][0]))) {
             snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.nextn.%s%s", f->config.n_layers,
@@ -468,10 +509,31 @@ static inline void gguf_state_keys(const struct gguf_folder *f, struct spw_gguf_
     spw_gguf_add(w, name, SPW_GGUF_BOOL, true, recurrent, c->n_layers);
 }
 
+static inline void gguf_stack_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
+{
+    const struct spw_model_config *c = &f->config;
+    gguf_u32(f, w, "context_length", c->max_positions);
+    gguf_u32(f, w, "embedding_length", c->hidden);
+    gguf_u32(f, w, "feed_forward_length", c->intermediate);
+    gguf_u32(f, w, "block_count", c->n_source_layers / 2);
+    gguf_u32(f, w, "decoder_block_count", (c->n_layers - c->n_source_layers) / 2);
+    gguf_u32(f, w, "attention.head_count", c->n_heads);
+    gguf_u32(f, w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
+    gguf_u32(f, w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
+    gguf_f32(f, w, "attention.layer_norm_epsilon", (double)c->rms_eps);
+    gguf_u32(f, w, "attention.relative_buckets_count", c->n_buckets);
+    gguf_f32(f, w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
+    gguf_u32(f, w, "decoder_start_token_id", (uint32_t)c->start);
+}
+
 static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
 {
     const struct spw_model_config *c = &f->config;
     spw_gguf_add_string(w, "general.architecture", f->architecture);
+    if (c->n_source_layers) {
+        gguf_stack_keys(f, w);
+        return;
+    }
     const bool mtp =
         f->way->mtp != GGUF_MTP_LEFT_OUT && spw_tensors_find(f->tensors, "mtp.fc.weight");
     gguf_u32(f, w, "block_count", c->n_layers + mtp);
@@ -568,7 +630,8 @@ static inline bool gguf_is_matrix(const struct spw_tensor *t)
     return t->n_dims > 1 && !strstr(t->name, "_norm.") && !strstr(t->name, "mlp.gate.") &&
            !strstr(t->name, "feed_forward.gate.") && !strstr(t->name, "router.") &&
            !strstr(t->name, ".conv.conv.") && !strstr(t->name, ".conv1d.") &&
-           !strstr(t->name, ".A_log") && !strstr(t->name, "mixer.gate.") && !gguf_is_gate(t);
+           !strstr(t->name, ".A_log") && !strstr(t->name, "mixer.gate.") &&
+           !strstr(t->name, "relative_attention_bias") && !gguf_is_gate(t);
 }
 
 /* A number for each tensor and each seed. */

@@ -12,20 +12,20 @@
 static char dir[] = "/tmp/spw_gguf_XXXXXX";
 
 static const char *const goldens[] = {
-    "llama_plain",       "llama_biases",       "llama_f16",
-    "llama_linear",      "llama_mha_tied",     "llama_odd_sizes",
-    "llama_sharded",     "llama_mqa_head_dim", "mistral_null_window",
-    "qwen2_bias",        "qwen2_yarn",         "qwen3_qk_norm",
-    "gemma3_new_keys",   "gemma3_wrapped",     "gemma3_window_140",
-    "starcoder2_plain",  "cohere_norms",       "cohere2_pattern",
-    "stablelm_plain",    "olmo_clip",          "phi_plain",
-    "ministral3_grows",  "gemma4_plain",       "gemma4_global_heads",
-    "gemma4_shared",     "gemma4_moe_all",     "olmo2_plain",
-    "olmo3_listed",      "olmo3_pattern",      "glm_plain",
-    "lfm2_rounded",      "lfm2_moe_plain",     "qwen3_next_plain",
-    "qwen3_5_bf16",      "mamba_plain",        "mamba2_plain",
-    "nemotron_h_plain",  "nemotron_h_latent",  "granitemoehybrid_mamba",
-    "muse_glimmer_plain"};
+    "llama_plain",        "llama_biases",       "llama_f16",
+    "llama_linear",       "llama_mha_tied",     "llama_odd_sizes",
+    "llama_sharded",      "llama_mqa_head_dim", "mistral_null_window",
+    "qwen2_bias",         "qwen2_yarn",         "qwen3_qk_norm",
+    "gemma3_new_keys",    "gemma3_wrapped",     "gemma3_window_140",
+    "starcoder2_plain",   "cohere_norms",       "cohere2_pattern",
+    "stablelm_plain",     "olmo_clip",          "phi_plain",
+    "ministral3_grows",   "gemma4_plain",       "gemma4_global_heads",
+    "gemma4_shared",      "gemma4_moe_all",     "olmo2_plain",
+    "olmo3_listed",       "olmo3_pattern",      "glm_plain",
+    "lfm2_rounded",       "lfm2_moe_plain",     "qwen3_next_plain",
+    "qwen3_5_bf16",       "mamba_plain",        "mamba2_plain",
+    "nemotron_h_plain",   "nemotron_h_latent",  "granitemoehybrid_mamba",
+    "muse_glimmer_plain", /* T5 */ "t5_relu",   "umt5_buckets"};
 
 struct golden {
     int32_t *ids;
@@ -102,17 +102,14 @@ static void test_folder(const char *folder)
     golden_close(&g);
 }
 
-/* Within 1e-5 of the largest logit of a row, as in test_goldens. */
-static void test_logits(const char *name, const struct gguf_way *way)
+/* Within this part of the largest logit of a row. */
+static void expect_golden(const char *folder, const char *file, double tolerance)
 {
-    char folder[256], file[256], path[512];
+    char path[512];
     uint32_t vocab = 0;
     size_t n = 0;
-    snprintf(folder, sizeof folder, "tests/golden/%s", name);
-    snprintf(file, sizeof file, "%s/%s.gguf", dir, name);
     snprintf(path, sizeof path, "%s/golden_logits.f32", folder);
     struct golden g = golden_open(folder);
-    gguf_from_folder(folder, file, way);
     float *got = run(file, &g, SPW_DTYPE_F32, &vocab);
     int32_t *positions = model_ids(json_object_get(g.json, "positions"), &n);
     float *expected = model_floats(path, n * vocab);
@@ -124,12 +121,45 @@ static void test_logits(const char *name, const struct gguf_way *way)
             largest = fmax(largest, fabs(want));
             worst = fmax(worst, fabs(is - want));
         }
-        CHECK_MSG(worst <= 1e-5 * largest, "%s: %g of %g", name, worst, largest);
+        CHECK_MSG(worst <= tolerance * largest, "%s: %g of %g", file, worst, largest);
     }
+    CHECK(got && expected && n);
     free(got);
     free(expected);
     free(positions);
     golden_close(&g);
+}
+
+/* As in test_goldens. */
+static void test_logits(const char *name, const struct gguf_way *way)
+{
+    char folder[256], file[256];
+    snprintf(folder, sizeof folder, "tests/golden/%s", name);
+    snprintf(file, sizeof file, "%s/%s.gguf", dir, name);
+    gguf_from_folder(folder, file, way);
+    expect_golden(folder, file, 1e-5);
+}
+
+/* Tensors have their places and names by our own writer: others in a place give other logits. */
+static void test_quantized(const char *folder)
+{
+    char file[256];
+    struct spw_error err = {0};
+    snprintf(file, sizeof file, "%s/quantized.gguf", dir);
+    const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen(file, "wb")};
+    CHECK_MSG(!spw_quantize(folder, &o, &err), "%s", err.text);
+    CHECK(!fclose(o.to));
+    expect_golden(folder, file, 1.0 / 20);
+}
+
+/* T5 of which GGUF has no key for something. */
+static void test_refused_quantize(const char *folder, const char *message)
+{
+    struct spw_error err = {0};
+    const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen("/dev/null", "w")};
+    CHECK(spw_quantize(folder, &o, &err) == -ENOTSUP);
+    CHECK_MSG(strstr(err.text, message), "%s", err.text);
+    fclose(o.to);
 }
 
 /* ---- several files ---- */
@@ -678,6 +708,11 @@ static void test_rest(void)
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");
+    test_quantized("tests/golden/t5_relu");
+    test_quantized("tests/golden/umt5_buckets");
+    test_refused_quantize("tests/golden/t5_gated", "relative_attention_max_distance");
+    test_refused_quantize("tests/golden/mt5_gated",
+                          "found rows that are not scaled before the head");
     test_logits("llama_llama3_old_keys", &(struct gguf_way){0});
     test_logits("llama_llama3_new_keys", &(struct gguf_way){0});
     /* value heads, and the columns of the matrix behind them, come in another order */

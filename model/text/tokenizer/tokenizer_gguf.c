@@ -233,11 +233,17 @@ static int load_scores(const struct loader *l)
     return rc;
 }
 
-/* Only normal tokens and those that users have defined are in a text. */
+/* Only normal tokens and those that users have defined are in a text. Files need not name the
+ * unknown token: the types do. */
 static int take_unigram(const struct loader *l, const struct token *t, void *arg)
 {
-    double *least = arg, *score = &l->build.t->scores[t->id];
+    struct spw_tokenizer *to = l->build.t;
+    double *least = arg, *score = &to->scores[t->id];
     int rc = 0;
+    if (t->type == UNKNOWN && !to->has_unk) {
+        to->has_unk = to->fuse_unk = true;
+        to->unk_id = (int32_t)t->id;
+    }
     *score = t->type == NORMAL ? (double)score_of(l, t, &rc) : -INFINITY;
     if (t->type == NORMAL)
         *least = fmin(*least, *score);

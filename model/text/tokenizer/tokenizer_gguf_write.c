@@ -23,6 +23,7 @@ struct writer {
     struct spw_error *err;
     bool marks;  /* U+2581 in the place of spaces; else byte-level */
     bool merged; /* such a tokenizer has merges, not scores */
+    bool pieces; /* it has scores of its own: Unigram */
     bool prefix; /* it puts a space in front of a text */
     const struct spw_tok_gguf_pre *pre;
     struct spw_tok_merge *merges; /* owned, by rank */
@@ -126,6 +127,24 @@ static int read_sentencepiece(struct writer *w)
                   "those of a byte-level tokenizer, or U+2581 in the place of spaces");
 }
 
+/* Unigram, as SentencePiece has it: a map of characters, then U+2581 in the place of spaces.
+ * Readers of the file make one space of several, as WhitespaceSplit does. */
+static int read_pieces(struct writer *w)
+{
+    const struct spw_tokenizer *t = w->t;
+    const struct spw_tok_step *last = t->pres.n ? &t->pres.at[t->pres.n - 1] : NULL;
+    const struct spw_tok_step *mark = last && last->kind == SPW_TOK_PRE_SPLIT ? last - 1 : last;
+    const bool marks = mark && mark >= t->pres.at && mark->kind == SPW_TOK_PRE_METASPACE;
+    const bool maps = !t->norms.n || (t->norms.n == 1 && t->norms.at[0].kind == SPW_TOK_CHARSMAP);
+    const bool strips = marks && mark > t->pres.at && mark[-1].kind == SPW_TOK_PRE_SPLIT;
+    w->marks = w->pieces = true;
+    w->prefix = marks && mark->scheme != SPW_TOK_SCHEME_NEVER;
+    return maps && strips ? 0
+                          : refuse(w, "normalizer and pre_tokenizer", "other steps",
+                                   "a map of characters, pieces without white space, and U+2581 in "
+                                   "front of each");
+}
+
 /* Flags of added tokens that a reader of the file will not know. */
 static void note_flags(const struct writer *w)
 {
@@ -146,13 +165,13 @@ static void note_flags(const struct writer *w)
 static int read_kind(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
-    if (t->model != SPW_TOK_BPE)
-        return refuse(w, "model.type", "a model without merges", "BPE");
     if (t->prefix.n > 1 || t->suffix.n > 1)
         return refuse(w, "post_processor", "several tokens in front of a text or behind it",
                       "one at most");
     const bool bytes = t->pres.n && t->pres.at[t->pres.n - 1].kind == SPW_TOK_PRE_BYTES;
-    SPW_TRY(bytes ? read_byte_level(w) : read_sentencepiece(w));
+    SPW_TRY(t->model == SPW_TOK_UNIGRAM ? read_pieces(w)
+            : bytes                     ? read_byte_level(w)
+                                        : read_sentencepiece(w));
     note_flags(w);
     if (w->marks && w->merged && !t->prefix.n && w->config->bos >= 0)
         spw_gguf_note(w->notes, "readers of the file put the bos token in front of a text, the "
@@ -278,7 +297,10 @@ static int fill_columns(const struct writer *w, struct columns *c, uint32_t n)
             c->texts[id] = text_of(w->t, id);
         }
     }
-    return has_scores(w) ? read_scores(w, c->scores, c->n_merges) : 0;
+    for (uint32_t id = 0; id < n && w->pieces; id++)
+        if (c->types[id] == NORMAL)
+            c->scores[id] = (float)w->t->scores[id];
+    return has_scores(w) && !w->pieces ? read_scores(w, c->scores, c->n_merges) : 0;
 }
 
 /* A file has as many tokens as the embedding has rows. Of the tokens behind these rows, those of
@@ -359,6 +381,12 @@ static void add_special(const struct writer *w)
     spw_gguf_add_bool(w->w, "tokenizer.ggml.add_eos_token", t->suffix.n > 0);
     if (w->marks)
         spw_gguf_add_bool(w->w, "tokenizer.ggml.add_space_prefix", w->prefix);
+    if (!w->pieces)
+        return;
+    spw_gguf_add_bool(w->w, "tokenizer.ggml.remove_extra_whitespaces", true);
+    if (t->norms.n)
+        spw_gguf_add(w->w, "tokenizer.ggml.precompiled_charsmap", SPW_GGUF_U8, true,
+                     t->norms.at[0].content, t->norms.at[0].content_bytes);
 }
 
 int spw_tokenizer_write_gguf(struct spw_gguf_writer *to, const struct spw_tokenizer *t,
@@ -373,9 +401,10 @@ int spw_tokenizer_write_gguf(struct spw_gguf_writer *to, const struct spw_tokeni
         spw_gguf_add_string(to, "tokenizer.ggml.model", "no_vocab");
     if (!rc && t) {
         spw_gguf_add_string(to, "tokenizer.ggml.model",
-                            has_scores(&w) ? "llama"
-                            : w.marks      ? "gemma4"
-                                           : "gpt2");
+                            w.pieces         ? "t5"
+                            : has_scores(&w) ? "llama"
+                            : w.marks        ? "gemma4"
+                                             : "gpt2");
         spw_gguf_add_string(to, "tokenizer.ggml.pre", w.marks ? "default" : w.pre->name);
         rc = sort_merges(&w);
     }

@@ -542,7 +542,8 @@ static struct spw_tokenizer *open_unigram(bool strips, const void *map, size_t m
     spw_gguf_add_strings(&w, "tokenizer.ggml.tokens", tokens, N);
     spw_gguf_add(&w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, scores, N);
     spw_gguf_add(&w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, types, N);
-    spw_gguf_add_u32(&w, "tokenizer.ggml.unknown_token_id", 0);
+    if (strips) /* else the types say it */
+        spw_gguf_add_u32(&w, "tokenizer.ggml.unknown_token_id", 0);
     spw_gguf_add_u32(&w, "tokenizer.ggml.eos_token_id", 1);
     spw_gguf_add_bool(&w, "tokenizer.ggml.remove_extra_whitespaces", strips);
     if (map)
@@ -584,6 +585,40 @@ static void test_unigram(void)
     expect_ids(t, " a  b", "2 5 2 2 4 1 ");
     expect_ids(t, "AB", "2 0 1 ");
     spw_tokenizer_close(t);
+}
+
+/* As T5's tokenizer.json has it; and by way of the keys that `spillway quantize` writes. White
+ * space other than spaces is no white space to a reader of the file; maps of characters make spaces
+ * of it. */
+static void test_written_unigram(void)
+{
+    static const char text[] =
+        "{'model': {'type': 'Unigram', 'unk_id': 2, 'vocab': [['<pad>', 0], ['</s>', 0], "
+        "['<unk>', 0], ['▁', -2], ['a', -3], ['b', -3.5], ['▁the', -4], ['hello', -5], "
+        "['x', -3.25], ['12', -6], ['1', -6.5], ['▁World', -7]]}, "
+        "'added_tokens': [{'id': 1, 'content': '</s>', 'special': true}, "
+        "{'id': 12, 'content': '<|user|>', 'special': true}], "
+        "'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': [{'type': 'WhitespaceSplit'}, "
+        "{'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'always'}]}, "
+        "'post_processor': {'type': 'TemplateProcessing', 'single': [{'Sequence': {'id': 'A', "
+        "'type_id': 0}}, {'SpecialToken': {'id': '</s>', 'type_id': 0}}], 'pair': [], "
+        "'special_tokens': {'</s>': {'id': '</s>', 'ids': [1], 'tokens': ['</s>']}}}, "
+        "'decoder': {'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'always'}}";
+    const struct gguf_tokenizer as = {.model = "t5"};
+    struct spw_error err = {0};
+    struct pair p = {0};
+    char *json = strdup(json_quoted(text)), random[512];
+    CHECK_MSG(!spw_tokenizer_parse(&p.json, json, strlen(json), "t5", &err), "%s", err.text);
+    p.keys = write_and_open(p.json, &as);
+    for (int k = check_amount(2000); p.json && p.keys && k > 0; k--) {
+        const size_t n = random_text(random);
+        for (char *at = random; (at = strpbrk(at, "\t\r\n"));)
+            *at = ' ';
+        if (!strstr(random, "\xc2\xa0"))
+            compare_text(p.json, p.keys, random, n, "t5");
+    }
+    close_pair(&p);
+    free(json);
 }
 
 /* Every pre-tokenizer that docs/models.md names can be read, and cuts as its pattern says: words,
@@ -831,6 +866,7 @@ int main(void)
     test_wrong();
     test_ids();
     test_unigram();
+    test_written_unigram();
     test_pres();
     test_usual_pres();
     test_default_ids();
