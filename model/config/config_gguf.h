@@ -66,14 +66,14 @@ struct spw_config_gguf {
     /* Of layers with a state: biases of the products, and of the convolution; a norm of their
      * result; no tensor for the gate. */
     bool state_bias, conv_bias, gate_norm, gate_joined;
-    json_t *blocks;        /* a letter for each layer, as in config_blocks.c */
-    uint32_t mlp_width;    /* rows of a tensor of an mlp; 0: there is none */
-    bool v_is_k;           /* layers with keys have no tensor for values */
-    bool more_eos;         /* eos_token_id has tokens that were found by their text */
-    bool default_tokens;   /* bos or eos are those of SentencePiece */
-    bool other_parts;      /* the file has tensors for images or sound */
+    json_t *blocks;                 /* a letter for each layer, as in config_blocks.c */
+    uint32_t mlp_width;             /* rows of a tensor of an mlp; 0: there is none */
+    bool v_is_k;                    /* layers with keys have no tensor for values */
+    bool more_eos;                  /* eos_token_id has tokens that were found by their text */
+    bool default_tokens;            /* bos or eos are those of SentencePiece */
+    bool other_parts;               /* the file has tensors for images or sound */
     bool gated_stacks, own_buckets; /* of T5: see config_families.h */
-    uint32_t expert_width; /* rows of a tensor of experts; 0: there is none */
+    uint32_t expert_width;          /* rows of a tensor of experts; 0: there is none */
 };
 
 /* Fills `out` as spw_config_parse does. */
