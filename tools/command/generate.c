@@ -465,7 +465,7 @@ static void end_line(const struct run *r)
 static int finish(struct run *r)
 {
     end_line(r);
-    if (!r->ids)
+    if (!r->ids && !r->n_windows) /* some tokenizers do not name times */
         cli_say_unnamed(&r->model, r->result.tokens, r->result.n_tokens);
     say_end(r);
     int code = r->o->save ? save_run(r) : 0;
