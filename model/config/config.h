@@ -313,6 +313,10 @@ struct spw_config_text {
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);
+/* -EINVAL: a preprocessor_config.json that asks for another spectrogram than spw_audio_mel_config
+ * (model/audio/audio.h) makes for this model. -ENOMEM. */
+int spw_config_check_audio(const struct spw_model_config *c, const char *text, size_t bytes,
+                           const char *name, struct spw_error *err);
 /* Counts the layer that predicts further tokens as the last layer. It attends to every key. Its
  * input is a product of the embedding of a token with what the last norm gives of the token before
  * (spw_forward_join of model/forward.h). -EINVAL: files of this family have no such layer. */

@@ -2,6 +2,8 @@
  * are missing are none of the model's. */
 #include "model/config/config_parts.h"
 
+#include <stdio.h>
+
 static int read_languages(struct spw_speech_config *out, const struct spw_keys *keys,
                           uint32_t vocab)
 {
@@ -68,4 +70,35 @@ int spw_config_read_speech(struct spw_model_config *out, const struct spw_config
     if (speech->n_languages && !speech->n_start)
         speech->start[speech->n_start++] = -1;
     return 0;
+}
+
+int spw_config_check_audio(const struct spw_model_config *c, const char *text, size_t bytes,
+                           const char *name, struct spw_error *err)
+{
+    const uint32_t rows_a_second = 100;
+    const struct {
+        const char *key;
+        uint32_t is;
+    } numbers[] = {{"feature_size", c->n_mels},
+                   {"sampling_rate", 16000},
+                   {"n_fft", 400},
+                   {"hop_length", 160},
+                   {"chunk_length", SPW_AUDIO_FRAMES * c->n_audio / rows_a_second}};
+    struct spw_keys keys = {.file = name, .prefix = "", .err = err};
+    json_t *object = NULL;
+    spw_error_clear(err);
+    int rc = spw_json_load(text, bytes, name, 0, &object, err);
+    keys.object = object;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !rc; i++) {
+        uint32_t found = numbers[i].is;
+        char expected[32];
+        snprintf(expected, sizeof expected, "%u", numbers[i].is);
+        rc = SPW_OR_NULL(spw_keys_u32, &keys, numbers[i].key, 0, UINT32_MAX, &found);
+        if (!rc && found != numbers[i].is)
+            rc = spw_keys_refuse(&keys, numbers[i].key, expected);
+    }
+    json_decref(object);
+    if (rc)
+        spw_json_tidy(err);
+    return rc;
 }

@@ -52,6 +52,20 @@ static void refuse_folder(const struct spw_source *s, struct spw_error *err)
     spw_free(snapshots);
 }
 
+/* preprocessor_config.json of a model whose source is audio. The spectrogram is Whisper's: a file
+ * that says something else is refused. */
+static int check_audio(const struct spw_source *s, const struct spw_model_config *c,
+                       struct spw_error *err)
+{
+    char *path, *text;
+    size_t bytes;
+    int rc = read_file(s, "preprocessor_config.json", MOST_CONFIG_BYTES, &path, &text, &bytes, err);
+    rc = rc == -ENOENT ? 0 : rc ? rc : spw_config_check_audio(c, text, bytes, path, err);
+    spw_free(text);
+    spw_free(path);
+    return rc;
+}
+
 static int folder_config(const struct spw_source *s, struct spw_model_config *out,
                          struct spw_error *err)
 {
@@ -76,6 +90,8 @@ static int folder_config(const struct spw_source *s, struct spw_model_config *ou
     text.generation_name = generation_path;
     if (!rc)
         rc = spw_config_parse(out, &text, err);
+    if (!rc && out->n_mels && (rc = check_audio(s, out, err)))
+        spw_config_free(out);
     spw_free(generation);
     spw_free(generation_path);
     spw_free(config);

@@ -137,6 +137,8 @@ CALL(config_parse,
      spw_config_parse(&(struct spw_model_config){0},
                       &(struct spw_config_text){.config = "{", .config_bytes = 1}, err))
 
+CALL(config_check_audio, spw_config_check_audio(&(struct spw_model_config){.n_mels = 80},
+                                                "{\"n_fft\": 1}", 12, "a file", err))
 CALL(config_add_mtp, spw_config_add_mtp(&(struct spw_model_config){.model_type = "llama"}, err))
 
 static int safetensors_check(struct spw_error *err)
@@ -250,6 +252,7 @@ static const struct {
     {"source: chat_template", folder_chat_template},
     {"source: text", folder_text},
     {"spw_config_parse", config_parse},
+    {"spw_config_check_audio", config_check_audio},
     {"spw_config_add_mtp", config_add_mtp},
     {"spw_tensors_check", safetensors_check},
     {"spw_fingerprint_take", fingerprint_take},
