@@ -171,9 +171,8 @@ struct spw_options {
      * this memory there are no drafts. */
     enum spw_drafts drafts;
     /* With AUTO or MODEL: the folder or file of a smaller model with the same vocabulary, which
-     * proposes drafts where the text does not. It gets at most a quarter of the budgets. NULL:
-     * none.
-     */
+     * proposes drafts where the text does not. It gets at most a quarter of the budgets. With AUTO
+     * it reads a prompt only once this takes no more time than drafts may lose. NULL: none. */
     const char *draft_model;
 
     /* ---- sizes that the plan chooses where they are 0 ---- */

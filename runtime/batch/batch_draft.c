@@ -139,8 +139,9 @@ static int compute_by_model(struct spw_batch *b, struct spw_batch_entry *x, uint
 
 /* Lets the draft model compute the tokens of x that it does not have yet. The answers wait for
  * this, so a call computes as many tokens as take about as long as one step of the answers. It
- * computes nothing if drafts cannot save this time in the rest of the answer. Returns true if the
- * model has all tokens but a few: it can draft now. */
+ * computes nothing if drafts cannot save this time in the rest of the answer, nor, with AUTO, if
+ * the time is more than drafts may lose. Returns true if the model has all tokens but a few: it can
+ * draft now. */
 static bool model_reads(struct spw_batch *b, struct spw_batch_entry *x, struct spw_draft_step *step)
 {
     enum { FEW = 32 }; /* rows that take about as long as one */
@@ -149,9 +150,12 @@ static bool model_reads(struct spw_batch *b, struct spw_batch_entry *x, struct s
     const struct spw_draft_costs *c = &b->costs;
     const uint64_t lacks = a->n_tokens - d->n_read;
     const uint64_t left = a->request.max_new_tokens - a->result.n_tokens;
+    const bool is_auto = b->engine->options.drafts == SPW_DRAFTS_AUTO;
+    const double takes = c->read_seconds > 0 ? (double)lacks * c->read_seconds : c->seconds;
     if (!b->engine->drafter || d->no_model || lacks <= FEW)
         return b->engine->drafter && !d->no_model;
-    if (step->seconds >= c->seconds || (double)lacks * c->read_seconds > (double)left * c->seconds)
+    if (step->seconds >= c->seconds || takes > (double)left * c->seconds ||
+        (is_auto && takes > spw_draft_costs_bearable(c)))
         return false;
     const double start = spw_now_seconds();
     const double part = c->read_seconds > 0 ? c->seconds / c->read_seconds : FEW;
@@ -159,8 +163,11 @@ static bool model_reads(struct spw_batch *b, struct spw_batch_entry *x, struct s
     if (compute_by_model(b, x, d->n_read + n, false))
         return false;
     d->n_read += n;
-    spw_draft_costs_note_read(&b->costs, n, spw_now_seconds() - start);
-    step->seconds += spw_now_seconds() - start;
+    const double seconds = spw_now_seconds() - start;
+    spw_draft_costs_note_read(&b->costs, n, seconds);
+    if (is_auto)
+        spw_draft_costs_note_model(&b->costs, 0, seconds);
+    step->seconds += seconds;
     return false; /* the next step drafts */
 }
 

@@ -5,9 +5,11 @@
 #include <string.h>
 
 static const double weight = 0.25;     /* of a new measurement in the mean */
-static const double fading = 0.995;    /* of a measured cost is left after a step without drafts */
+static const double fading = 0.995;    /* of what was measured is left after a step without it */
+static const double doubt = 0.3;       /* a single step may take so much less than is measured */
+static const double quicker = 0.8;     /* of the mean: the machine has become faster */
 static const double least_gain = 1.02; /* in tokens a second, for the first draft */
-static const double most_lost = 0.008; /* drafts may cost this part of all time */
+static const double most_lost = 0.01;  /* drafts may cost this part of all time */
 static const double reserve = 8;       /* and so many steps of what they have saved before */
 static const double learns = 0.1;      /* odds move by this part of the distance to 0 or 1 */
 
@@ -56,31 +58,50 @@ static double stays(const struct spw_draft_costs *c)
     return pow(fading, c->n_since);
 }
 
+/* The same of the seconds of a step without drafts, while each step has drafts. */
+static double still(const struct spw_draft_costs *c)
+{
+    return pow(fading, c->n_drafting);
+}
+
+/* The least that a step without drafts probably takes. Savings count by this: what was measured
+ * badly is a loss, so there are more steps without drafts, and it is measured better. */
+static double sure_seconds(const struct spw_draft_costs *c)
+{
+    enum { MOST = 50 }; /* steps that the mean knows */
+    return still(c) * c->seconds * (1 - doubt / sqrt(spw_min_u32(c->n_plain, MOST)));
+}
+
 void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32_t n_beside,
                           double seconds)
 {
+    enum { MOST = 16 }; /* steps of the mean without drafts */
     const uint32_t n = spw_min_u32(n_beside, SPW_DRAFT_ROWS);
     c->spent += seconds;
     if (n_sessions != c->n_sessions)
         c->seconds = c->n_plain = 0;
     c->n_sessions = n_sessions;
     c->n_plain += !n;
-    if (!n && c->n_plain != 2)
-        c->seconds = mix(c->seconds, seconds, weight);
-    else if (c->seconds > seconds) /* more rows never take less time */
+    const bool is_quick = seconds < quicker * c->seconds;
+    if (is_quick)
         c->seconds = seconds;
-    if (n && c->seconds > 0) { /* and a row never takes longer than a step */
+    else if (!n)
+        c->seconds = mix(c->seconds, seconds, 1.0 / spw_min_u32(c->n_plain, MOST));
+    c->n_drafting = n ? c->n_drafting + 1 : 0;
+    if (n && c->n_plain) { /* a row never takes longer than a step */
         const double new = mix(c->times[n], seconds / c->seconds, fmax(weight, 1 - stays(c)));
         c->times[n] = fmin(new, 1 + n);
-        c->lost += (cost(c, n) - 1) * c->seconds;
+        c->lost += cost(c, n) * c->seconds - sure_seconds(c);
     }
     c->n_since = n ? 0 : c->n_since + 1;
+    if (n && is_quick)
+        c->n_plain = 0; /* nobody knows how long steps without drafts take now */
 }
 
 void spw_draft_costs_note_stayed(struct spw_draft_costs *c, uint32_t n)
 {
-    if (c->n_sessions)
-        c->lost -= n * c->seconds / c->n_sessions;
+    if (c->n_plain)
+        c->lost -= n * sure_seconds(c) / c->n_sessions;
     c->lost = fmax(c->lost, -fmax(most_lost * c->spent, reserve * c->seconds));
 }
 
@@ -88,6 +109,11 @@ void spw_draft_costs_note_model(struct spw_draft_costs *c, uint32_t n, double se
 {
     c->lost += seconds;
     c->model_seconds = n ? mix(c->model_seconds, seconds / n, weight) : c->model_seconds;
+}
+
+double spw_draft_costs_bearable(const struct spw_draft_costs *c)
+{
+    return most_lost * c->spent - c->lost;
 }
 
 void spw_draft_costs_note_read(struct spw_draft_costs *c, uint64_t n, double seconds)
@@ -143,28 +169,36 @@ static double first_cost(const struct spw_draft_costs *c)
     return c->row_seconds > 0 ? fmin(SLOWER * c->row_seconds / c->seconds, 1) : 1;
 }
 
-/* The best length of an offer whose tokens a second pass *best; 0: none. */
-static uint32_t best_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
-                            const struct spw_draft_offer *o, double now, double *best)
+/* Whether an offer has a length whose tokens a second pass *best, and which ones. *length: the best
+ * one of those lengths that are bearable even if no draft stays; 0: none of them is, and what may
+ * be lost is kept for this offer. */
+static bool is_better(const struct spw_draft_costs *c, const struct spw_draft_step *before,
+                      const struct spw_draft_offer *o, double *best, uint32_t *length)
 {
-    const double bearable = (most_lost * c->spent - c->lost) / c->seconds; /* steps */
+    const double others = before->seconds / c->seconds; /* times: of a step without drafts */
+    const double now = cost(c, before->n_beside) + others;
+    const double bearable = spw_draft_costs_bearable(c) / c->seconds;
+    const double longest = bearable + sure_seconds(c) / c->seconds;
     const uint32_t rows = (uint32_t)spw_sub_u64(most_rows(c), before->n_beside);
-    double tokens = before->n_tokens + 1, next = 1;
-    uint32_t length = 0;
+    const double least = *best;
+    double tokens = before->n_tokens + 1, next = 1, best_bearable = least;
+    uint32_t n = 0;
     for (uint32_t k = 1; k <= spw_min_u32(o->most, rows); k++) {
-        const double more = cost(c, before->n_beside + k) + before->seconds / c->seconds - now;
+        const double times = cost(c, before->n_beside + k) + others;
         const double by_model = k * o->each / c->seconds;
-        if (more + by_model > bearable || (most_rows(c) == 1 && bearable < first_cost(c)))
-            break;
         next *= o->odds;
         tokens += next;
-        const double rate = tokens / (now + stays(c) * more + by_model);
-        if (rate > *best) {
-            *best = rate;
-            length = k;
+        const double rate = tokens / (now + stays(c) * (times - now) + by_model);
+        *best = fmax(*best, rate);
+        if (rate > best_bearable && times + by_model <= longest &&
+            (most_rows(c) > 1 || first_cost(c) <= bearable)) {
+            best_bearable = rate;
+            n = k;
         }
     }
-    return length;
+    if (*best > least)
+        *length = n;
+    return *best > least;
 }
 
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
@@ -175,11 +209,9 @@ uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draf
     if (c->n_sessions != before->n_sessions || c->n_plain < 2)
         return 0;
     const double now = cost(c, before->n_beside) + before->seconds / c->seconds;
-    double best = least_gain * (before->n_tokens + 1) / now;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t k = best_length(c, before, &offers[i], now, &best);
-        *source = k ? i : *source;
-        length = k ? k : length;
-    }
+    double best = least_gain * (before->n_tokens + 1) / (still(c) * now);
+    for (uint32_t i = 0; i < n; i++)
+        *source = is_better(c, before, &offers[i], &best, &length) ? i : *source;
+    *source = length ? *source : 0;
     return length;
 }

@@ -6,9 +6,14 @@
  *
  * The most tokens a second win, of all sources and lengths. Without a gain of a fiftieth there are
  * no drafts. While there are none, nothing is measured, and costs are hoped to be less and less,
- * until drafts are tried again. Two rules bound what wrong hopes can cost: numbers of rows that
- * were not measured are tried one after the other (1, 3, 7, ...), and what drafts have lost in all
- * stays below a hundredth of the time. */
+ * until drafts are tried again; while each step has some, so is the time of a step without them.
+ *
+ * What wrong hopes can cost is bounded by an account of what drafts have lost in all: they may lose
+ * a hundredth of the time. A step is drafted only if the account bears that no draft stays. A step
+ * without drafts counts in the account by the least that it probably takes, so a gain that is not
+ * sure counts as a loss. Numbers of rows that were not measured are tried one after the other (1,
+ * 3, 7, ...). The most promising source is never put off for a lesser one, which would use up what
+ * may be lost. */
 #ifndef SPW_RUNTIME_RULES_DRAFT_LENGTH_H
 #define SPW_RUNTIME_RULES_DRAFT_LENGTH_H
 
@@ -28,6 +33,7 @@ struct spw_draft_costs {
     uint32_t n_sessions;  /* of the latest step */
     double seconds;       /* a step of so many sessions without additional rows; 0: not measured */
     uint32_t n_plain;     /* such steps so far. The first one is often slow: two are waited for */
+    uint32_t n_drafting;  /* steps since the latest one of these */
     double row_seconds;   /* a row of a prompt; 0: not measured, or the model has experts, of which
                              each row chooses its own */
     double model_seconds; /* the draft model proposes a token; 0: not measured */
@@ -36,8 +42,8 @@ struct spw_draft_costs {
                                          as long as one without; 0: not measured */
     uint32_t n_since;                 /* steps since the latest one with additional rows */
     double spent;                     /* seconds of all steps, also of those with prompts */
-    double lost;                      /* seconds of these that drafts have cost; below 0: drafts
-                                         have saved more than they cost */
+    double lost;                      /* seconds that drafts have cost, of these or of the model;
+                                         below 0: they have saved more than they cost */
 };
 
 /* A step of n_sessions, with n_beside additional rows, has taken so many seconds. */
@@ -45,6 +51,8 @@ void spw_draft_costs_note(struct spw_draft_costs *c, uint32_t n_sessions, uint32
                           double seconds);
 /* n of the step's drafts have stayed. */
 void spw_draft_costs_note_stayed(struct spw_draft_costs *c, uint32_t n);
+/* The seconds that drafts may lose now. */
+double spw_draft_costs_bearable(const struct spw_draft_costs *c);
 /* The draft model has proposed n tokens, or has read n tokens, in so many seconds. */
 void spw_draft_costs_note_model(struct spw_draft_costs *c, uint32_t n, double seconds);
 void spw_draft_costs_note_read(struct spw_draft_costs *c, uint64_t n, double seconds);
@@ -72,8 +80,8 @@ struct spw_draft_offer {
     double odds, each;
     uint32_t most;
 };
-/* How many tokens to draft, and from which of n sources; of equally good sources, from the first
- * one. 0 before a step of so many sessions was measured. */
+/* How many tokens to draft, and from which of n sources; of equally good sources, and for no
+ * tokens, the first one. 0 before a step of so many sessions was measured. */
 uint32_t spw_draft_length(const struct spw_draft_costs *c, const struct spw_draft_step *before,
                           const struct spw_draft_offer *offers, uint32_t n, uint32_t *source);
 

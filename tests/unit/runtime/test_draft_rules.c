@@ -101,16 +101,19 @@ static void check_length(uint64_t *seed)
         last = c.times[i] > 0 ? i : last;
     }
     c.spent = (double)check_range(seed, 0, 40) + 0.0123; /* no cost is just bearable */
-    const double now = cost_of(&c, s.n_beside) + 0.2, bearable = c.spent * 0.008 / 0.1;
+    const double now = cost_of(&c, s.n_beside) + 0.2, bearable = c.spent * 0.01 / 0.1;
+    const double longest = bearable + 1 - 0.3 / sqrt(2); /* two steps say little about the next */
     c.row_seconds = check_random(seed) % 2 ? 0 : (double)check_range(seed, 1, 50) / 1000;
     const double first = c.row_seconds > 0 ? fmin(3 * c.row_seconds / 0.1, 1) : 1;
     double tokens = s.n_tokens + 1, best = 0, rates[SPW_DRAFT_MOST + 1] = {1.02 * tokens / now};
     best = rates[0];
     for (uint32_t k = 1; k <= most; k++) {
         const double times = cost_of(&c, s.n_beside + k) + 0.2 + k * each / 0.1;
-        if (s.n_beside + k > 2 * last + 1 || times - now > bearable || (!last && bearable < first))
+        if (s.n_beside + k > 2 * last + 1)
             break;
         tokens += pow(p, k);
+        if (times > longest || (!last && bearable < first))
+            continue; /* too much to lose */
         rates[k] = tokens / times;
         best = fmax(best, rates[k]);
     }
@@ -148,6 +151,30 @@ static void test_costs(void)
     CHECK(c.seconds < 1.5);
     spw_draft_costs_note(&c, 2, 0, 1.0);
     CHECK(c.n_sessions == 2 && c.times[4] > 0 && c.lost > 150);
+}
+
+/* What a run has lost so far leaves 0.35 of a step for the next drafts. */
+static void test_account(void)
+{
+    struct spw_draft_costs c = {.n_sessions = 1,
+                                .seconds = 1,
+                                .n_plain = 100,
+                                .spent = 100,
+                                .lost = 0.65,
+                                .times = {0, 1.2, 0, 0, 2}};
+    const struct spw_draft_step alone = {.n_sessions = 1};
+    struct spw_draft_offer offers[] = {{0.6, 0, 4}, {0.9, 0.1, 4}};
+    uint32_t source;
+    CHECK(fabs(spw_draft_costs_bearable(&c) - 0.35) < 1e-9);
+    CHECK(spw_draft_length(&c, &alone, offers, 2, &source) == 1 && source == 1);
+    offers[1].each = 0.2; /* too much, and nothing is lost for the other source */
+    CHECK(spw_draft_length(&c, &alone, offers, 2, &source) == 0 && source == 0);
+    CHECK(spw_draft_length(&c, &alone, offers, 1, &source) == 1);
+    for (c.n_drafting = 0; length_of(&c, &alone, 0.5, 0, 1) && c.n_drafting < 200;)
+        c.n_drafting++; /* a gain of a quarter is not relied on for ever */
+    CHECK(c.n_drafting > 20 && c.n_drafting < 60);
+    spw_draft_costs_note(&c, 1, 0, 0.7); /* a quicker machine is noticed at once */
+    CHECK(fabs(c.seconds - 0.7) < 1e-9 && !c.n_drafting);
 }
 
 /* ---- whole runs, by a made-up clock ---- */
@@ -217,17 +244,16 @@ static double play(const struct run *r, uint64_t *seed)
     return total / (r->n_requests * (r->prompt + r->n_tokens - 1.0));
 }
 
-/* No run takes more than a fiftieth longer than without drafts, but for one of 500 that have a
- * layer, too; and those whose drafts stay take less. A busy machine hides a part of the costs. The
- * keys and values of a layer take a 200th of the run, drafted or not; what a draft of it takes is
- * known before the first one, and doubled to be safe. */
+/* No run takes more than a fiftieth longer than without drafts, and those whose drafts stay take
+ * less. A busy machine hides a part of the costs. The keys and values of a layer take a 200th of
+ * the run, drafted or not; what a draft of it takes is known before the first one, and doubled to
+ * be safe. */
 static void test_runs(bool is_busy, uint64_t *seed)
 {
     static const double odds[] = {0, 0.2, 0.5, 0.8, 0.95}, rows[] = {0, 0.05, 0.2, 0.5, 1};
     static const uint32_t lengths[] = {8, 64, 300}, prompts[] = {1, 10, 100};
     static const double layers[][2] = {{0, 0}, {0, 0.05}, {0.3, 0.1}, {0.6, 0.4}, {0.9, 0.05}};
     enum { RUNS = 5 * 5 * 3 * 3 * 2 };
-    int n_long = 0;
     for (int i = 0; i < 5 * RUNS; i++) {
         const double *layer = layers[i / RUNS];
         const struct run r = {.stays = odds[i % 5],
@@ -241,14 +267,10 @@ static void test_runs(bool is_busy, uint64_t *seed)
                               .has = (uint32_t)check_range(seed, 20, 100),
                               .is_busy = is_busy};
         const double t = play(&r, seed);
-        n_long += t >= 1.02;
-        CHECK_MSG(t < (is_busy        ? 1.05
-                       : layer[1] > 0 ? 1.04
-                                      : 1.02),
+        CHECK_MSG(t < (is_busy ? 1.05 : 1.02),
                   "%g stay, %g a row, %u of %u tokens, %g of a layer stay, %g each: %g", r.stays,
                   r.each, r.n_requests, r.n_tokens, r.layer_stays, r.layer_each, t);
     }
-    CHECK_MSG(is_busy || n_long <= 5 * RUNS / 500, "%d of %d runs", n_long, 5 * RUNS);
     const struct run copy = {.stays = 0.97,
                              .each = 0.05,
                              .n_tokens = 1000,
@@ -266,7 +288,7 @@ static void test_runs(bool is_busy, uint64_t *seed)
     double by_layer = 0;
     for (int i = 0; i < 10; i++)
         by_layer += play(&layer, seed) / 10;
-    CHECK_MSG(by_layer < (is_busy ? 0.6 : 0.5), "%g", by_layer);
+    CHECK_MSG(by_layer < (is_busy ? 0.6 : 0.45), "%g", by_layer);
 }
 
 static void test_odds(void)
@@ -293,6 +315,7 @@ int main(int argc, char **argv)
     test_runs(false, &seed);
     test_runs(true, &seed);
     test_costs();
+    test_account();
     test_odds();
     return check_done();
 }
