@@ -1,12 +1,14 @@
 /* Drafts of a batch change no result, whatever is drafted: all right, all wrong, right until the
  * last, any: tokens, hashes, log-probabilities, texts and logits are those of runs without drafts,
- * at any temperature, with penalties, biases, stop strings, schemas and several samples. The bytes
- * are those of a dry run that knows how many drafts each step had and how many stayed.
+ * at any temperature, with penalties, biases, rules for tokens, stop strings, schemas and several
+ * samples. The bytes are those of a dry run that knows how many drafts each step had and how many
+ * stayed.
  *
  *   test_batch_drafts [draws]    SPW_SEED repeats a run */
 #include "model/text/grammar/grammar.h"
 #include "runtime/batch/batch_parts.h"
 #include "runtime/saved.h"
+#include "tests/draw_rules.h"
 #include "tests/unit/runtime/batch_requests.h"
 
 #include <unistd.h>
@@ -170,6 +172,7 @@ static void check_drafts(const char *folder, struct spw_tokenizer *t,
     const bool mtp = strstr(folder, "mtp");
     static struct prompt prompts[N];
     static struct seen seen[2][N];
+    static int32_t rules[N][SPW_TOKEN_LISTS];
     static const char *const stops[] = {"e", "ab", "\n"};
     static const struct spw_logit_bias bias = {7, 3.0f};
     struct spw_request requests[N];
@@ -187,6 +190,7 @@ static void check_drafts(const char *folder, struct spw_tokenizer *t,
         r->sampling.n_logit_bias = check_random(seed) % 2;
         r->grammar = check_random(seed) % 3 ? NULL : grammar;
         r->max_new_tokens = check_range(seed, 1, MOST);
+        r->sampling.rules = draw_rules(rules[i], VOCAB, r->max_new_tokens, seed);
     }
     run(folder, SPW_DRAFTS_OFF, t, requests, seen[0], results[0]);
     right = results[0];
@@ -356,8 +360,8 @@ static void test_mtp_replan(void)
 }
 
 /* The draft model reads a prompt in parts, one beside each step, and proposes nothing before it has
- * read all but a few tokens. */
-static void test_reading(void)
+ * read all but a few tokens. poor: AUTO, and drafts may lose nothing, so it reads nothing. */
+static void test_reading(bool poor)
 {
     enum { LENGTH = 190, PART = 32 };
     int32_t ids[LENGTH];
@@ -369,7 +373,7 @@ static void test_reading(void)
     const struct spw_options o = {.backend = SPW_BACKEND_CPU,
                                   .context = 400,
                                   .threads = 2,
-                                  .drafts = SPW_DRAFTS_MODEL,
+                                  .drafts = poor ? SPW_DRAFTS_AUTO : SPW_DRAFTS_MODEL,
                                   .draft_model = MODEL};
     for (int i = 0; i < LENGTH; i++)
         ids[i] = 5 + i * i % 80;
@@ -382,17 +386,19 @@ static void test_reading(void)
         const uint64_t before = x->drafts.n_read, n_drafted = times.n_drafted;
         const bool lacks = x->answer.n_tokens > before + PART;
         be_free(b);
+        b->costs.spent = poor ? 0 : b->costs.spent;
         b->costs.read_seconds = 0; /* not known: the least part */
         b->costs.n_sessions = 1;
         more = spw_batch_step(b, &err);
         CHECK_MSG(more >= 0, "%s", err.text);
         spw_batch_times(b, &times);
-        if (!lacks || x->answer.result.n_tokens < 2)
+        CHECK(!poor || (!x->drafts.n_read && !times.n_drafted));
+        if (poor || !lacks || x->answer.result.n_tokens < 2)
             continue;
         CHECK(x->drafts.n_read == before + PART && times.n_drafted == n_drafted);
         n_parts++;
     }
-    CHECK(n_parts >= LENGTH / PART - 1 && times.n_accepted > MOST / 4);
+    CHECK(poor || (n_parts >= LENGTH / PART - 1 && times.n_accepted > MOST / 4));
     spw_batch_close(b);
     spw_engine_close(e);
 }
@@ -643,7 +649,8 @@ int main(int argc, char **argv)
     test_text();
     test_taken_back();
     test_model(&seed);
-    test_reading();
+    test_reading(false);
+    test_reading(true);
     test_refused_model();
     test_tight();
     test_no_mtp();
