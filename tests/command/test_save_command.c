@@ -169,27 +169,57 @@ static void test_characters(void)
 
 /* ---- ended from outside ---- */
 
+static const char *model = "m", *drafts = ""; /* of the runs that are ended */
+
 static void expect_whole(void)
 {
-    CHECK(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 900 --ignore-eos " RUN
-             " >whole") == 0);
+    CHECK(sh("\"$S\" generate %s --prompt 'on and on' --max-new-tokens 900 --ignore-eos "
+             "--drafts off --report w.json " RUN " >whole",
+             model) == 0);
     read_file("whole", whole, sizeof whole);
 }
 
 /* Starts a run of 900 tokens, and sends the signal once it has saved for the first time. */
 static int interrupt(const char *signal_name)
 {
-    return sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens 900 --ignore-eos "
-              "--save f --save-every 20 " RUN " >first & pid=$!; "
+    return sh("rm -f f; \"$S\" generate %s --prompt 'on and on' --max-new-tokens 900 --ignore-eos "
+              "--save f --save-every 20 %s " RUN " >first & pid=$!; "
               "while ! [ -s f ] && kill -0 $pid; do sleep 0.01; done; "
               "kill -%s $pid; wait $pid",
-              signal_name);
+              model, drafts, signal_name);
 }
 
 static void resume_rest(void)
 {
-    CHECK_MSG(sh("\"$S\" generate m --resume f " RUN " >second") == 0, "%s", err);
+    CHECK_MSG(
+        sh("\"$S\" generate %s --resume f --report b.json %s " RUN " >second", model, drafts) == 0,
+        "%s", err);
     read_parts();
+    CHECK(same("w.json", "b.json", "logits_hash"));
+}
+
+static void test_killed(void)
+{
+    const int code = interrupt("KILL");
+    CHECK_MSG(code == 137, "%d: %s", code, err);
+    resume_rest();
+    /* What was printed since the last save comes again. */
+    size_t n = strlen(second), total = strlen(whole);
+    CHECK(n > 0 && n <= total && strcmp(whole + total - n, second) == 0);
+    CHECK(strncmp(whole, first, strlen(first)) == 0 && strlen(first) + n >= total);
+}
+
+/* Drafts by the model's MTP layer, whose KV is saved, too. */
+static void test_killed_mtp(void)
+{
+    CHECK(sh("ln -s $REPOSITORY/models/records-mtp mtp") == 0);
+    model = "mtp";
+    drafts = "--drafts mtp";
+    expect_whole();
+    test_killed();
+    CHECK(number_in("b.json", "n_accepted") > 0 && number_in("b.json", "n_resumed") > 0);
+    model = "m";
+    drafts = "";
 }
 
 static void test_interrupted(void)
@@ -209,13 +239,7 @@ static void test_interrupted(void)
         resume_rest();
         CHECK_MSG(is_whole(), "'%s' + '%s'", first, second);
     }
-    code = interrupt("KILL");
-    CHECK_MSG(code == 137, "%d: %s", code, err);
-    resume_rest();
-    /* What was printed since the last save comes again. */
-    size_t n = strlen(second), total = strlen(whole);
-    CHECK(n > 0 && n <= total && strcmp(whole + total - n, second) == 0);
-    CHECK(strncmp(whole, first, strlen(first)) == 0 && strlen(first) + n >= total);
+    test_killed();
 }
 
 /* SIGINT in a prompt of several passes: the file has the complete passes and the tokens of the
@@ -346,6 +370,7 @@ int main(int argc, char **argv)
     command_golden("m", "qwen3_5_plain");
     test_interrupted();
     command_golden("m", "llama_700");
+    test_killed_mtp();
     test_interrupted_prompt();
     test_killed_prompt();
     test_damaged(argc > 1 ? atoi(argv[1]) : 6);
