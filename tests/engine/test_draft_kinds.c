@@ -250,7 +250,7 @@ static void test_families(uint64_t *seed)
         int32_t ids[MOST_TOKENS];
         struct spw_result off, on;
         snprintf(dir, sizeof dir, "tests/golden/%s", entry->d_name);
-        snprintf(path, sizeof path, "%s/golden.json", dir);
+        snprintf(path, sizeof path, "%s/config.json", dir);
         if (access(path, R_OK) || (n++ % PART != first && !check_full()) || has_source(dir))
             continue;
         const bool mtp = strstr(dir, "_mtp");
