@@ -76,6 +76,13 @@ static void add_computed(const struct spw_model_config *c, uint64_t from, enum s
     }
 }
 
+/* To M2M-100 the token in front of the first position is a pad, which has no position. */
+static bool is_pad(const struct spw_model_config *c, int32_t token)
+{
+    return c->positions == SPW_POSITIONS_SINES_F32 &&
+           (uint32_t)spw_plain_token(token) + 1 == c->position_offset;
+}
+
 void spw_positions_add(const struct spw_weights *w, const struct spw_embed_args *a)
 {
     const struct spw_model_config *c = w->config;
@@ -83,6 +90,8 @@ void spw_positions_add(const struct spw_weights *w, const struct spw_embed_args 
     for (size_t i = 0; i < a->n; i++) {
         const uint64_t from = a->position + i + c->position_offset;
         void *row = (uint8_t *)a->rows + i * spw_row_bytes(a->compute, c->hidden);
+        if (is_pad(c, a->tokens[i]))
+            continue;
         if (t && from < t->shape[0])
             add_stored(t, from, a->compute, row);
         else

@@ -275,6 +275,28 @@ static void check_names(const char *folder)
     spw_model_close(&m);
 }
 
+/* M2M-100: a token has another row at another position, but the pad has not. */
+static void check_pad(void)
+{
+    enum { PAD = 1, HIDDEN = 32 };
+    const struct spw_options o = {.compute = SPW_DTYPE_F32};
+    struct spw_model m;
+    struct spw_error err = {0};
+    float rows[2][HIDDEN];
+    CHECK_MSG(!spw_model_open(&m, "tests/golden/m2m_100_plain", &o, &err), "%s", err.text);
+    CHECK(m.config.hidden == HIDDEN);
+    for (int32_t id = 0; id < 3; id++) {
+        for (uint64_t at = 0; at < 2; at++)
+            spw_weights_embed(m.weights, &(struct spw_embed_args){.tokens = &id,
+                                                                  .n = 1,
+                                                                  .position = 3 + at,
+                                                                  .compute = SPW_DTYPE_F32,
+                                                                  .rows = rows[at]});
+        CHECK(!memcmp(rows[0], rows[1], sizeof rows[0]) == (id == PAD));
+    }
+    spw_model_close(&m);
+}
+
 int main(void)
 {
     static const char *const encoders[] = {"t5_relu",        "t5_gated",    "umt5_buckets",
@@ -302,6 +324,7 @@ int main(void)
     }
     for (size_t i = 0; i < sizeof encoders / sizeof *encoders; i++)
         check_names(encoders[i]);
+    check_pad();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }
