@@ -422,6 +422,9 @@ static void test_metrics(void)
     struct serve_metrics *m = serve_metrics_open();
     struct spw_text text = {0};
     const struct serve_counters c = {.n_running = 3,
+                                     .n_decode_steps = 9,
+                                     .n_drafted = 8,
+                                     .n_accepted = 5,
                                      .engine.moved_bytes = {[SPW_MOVED_HOST_TO_DISK] = 70}};
     serve_metrics_count(m, &c);
     serve_metrics_observe(m, SERVE_FIRST_TOKEN, 0.02);
@@ -431,6 +434,9 @@ static void test_metrics(void)
     static const char *const lines[] = {
         "\nspillway:num_requests_running{model_name=\"a\\\"b\"} 3\n",
         "\nspillway:moved_bytes_total{model_name=\"a\\\"b\",link=\"host_to_disk\"} 70\n",
+        "\nspillway:decode_steps_total{model_name=\"a\\\"b\"} 9\n",
+        "\nspillway:spec_decode_num_draft_tokens_total{model_name=\"a\\\"b\"} 8\n",
+        "\nspillway:spec_decode_num_accepted_tokens_total{model_name=\"a\\\"b\"} 5\n",
         "\n# TYPE spillway:time_to_first_token_seconds histogram\n",
         "\nspillway:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.01\"} 0\n",
         "\nspillway:time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.025\"} 1\n",
