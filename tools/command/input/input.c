@@ -250,6 +250,15 @@ int cli_refuse_encoder(const struct cli_model *m, const char *what)
                     what, m->config.model_type);
 }
 
+int cli_refuse_audio(const struct cli_model *m)
+{
+    if (!m->config.n_mels)
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "the model (%s) listens to audio, expected 'generate --input-file FILE.wav'",
+                    m->config.model_type);
+}
+
 int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
                            const struct cli_model *m, struct spw_error *err)
 {
@@ -302,10 +311,8 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
             spw_config_vocab(&m->config, m->config.n_source_layers && !o->input_file));
     if (code == 0 && o->input_file)
         code = cli_add_source(item, o, m);
-    else if (code == 0 && m->config.n_mels && item->tokens)
-        code =
-            cli_fail(CLI_REFUSED, "the model (%s) listens to audio, expected --input-file FILE.wav",
-                     m->config.model_type);
+    else if (code == 0 && item->tokens)
+        code = cli_refuse_audio(m);
     return code;
 }
 

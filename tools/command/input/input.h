@@ -18,6 +18,8 @@ void cli_model_close(struct cli_model *m);
 /* Refuses a model with an encoder; `what`: the command or the option that is not for such models.
  */
 int cli_refuse_encoder(const struct cli_model *m, const char *what);
+/* Refuses a model whose source is audio. */
+int cli_refuse_audio(const struct cli_model *m);
 /* Opens the template of --chat-template, else the model's own. 0, or -errno of the source; the text
  * of -ENOENT says what would do. */
 int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,

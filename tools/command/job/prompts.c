@@ -61,6 +61,11 @@ int job_model_open(struct cli_model *m, const char *path)
     int code = cli_model_open(m, path, false);
     if (code)
         return code;
+    code = cli_refuse_audio(m);
+    if (code) {
+        cli_model_close(m);
+        return code;
+    }
     int rc = m->source->ops->tokenizer(m->source, &m->tokenizer, &err);
     if (rc == -ENOENT)
         return cli_note("%s, so lines need \"tokens\", and answers are token ids", err.text);

@@ -117,6 +117,8 @@ static int open_model(struct serve_server *s)
     const struct cli_options *o = s->o;
     int code = cli_model_open(&s->model, o->operand, true);
     if (!code)
+        code = cli_refuse_audio(&s->model);
+    if (!code)
         code = cli_check_answers(o, &s->model);
     if (code)
         return code;

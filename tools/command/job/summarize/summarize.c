@@ -286,6 +286,8 @@ static int open_model(struct job_summarize *s)
     const struct cli_options *o = s->o;
     struct spw_error err = {0};
     int code = cli_model_open(&s->model, o->operand, true);
+    if (!code)
+        code = cli_refuse_audio(&s->model);
     if (code)
         return code;
     s->reader.o = o;
