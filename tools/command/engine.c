@@ -87,13 +87,15 @@ static int fit_contexts(struct spw_options *options, const struct cli_options *o
     return 0;
 }
 
-int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
+int cli_fit_sessions(struct spw_options *options, const struct cli_options *o, uint32_t least,
                      struct spw_error *err)
 {
-    for (;; options->sessions /= 2) {
+    for (;;) {
+        const uint32_t n = options->sessions, half = n / 2;
         int rc = fit_contexts(options, o, err);
-        if (!cli_is_too_small(rc) || options->sessions <= 1)
+        if (!cli_is_too_small(rc) || n <= 1)
             return rc;
+        options->sessions = n > least ? spw_max_u32(half, least) : half;
     }
 }
 
@@ -165,7 +167,11 @@ static int check_draft_model(const struct cli_options *o, const struct cli_model
         return 0;
     if (o->drafts != SPW_DRAFTS_AUTO && o->drafts != SPW_DRAFTS_MODEL)
         return cli_fail(CLI_REFUSED, "--draft-model needs --drafts auto or model");
-    int code = m->tokenizer ? cli_model_open(&drafter, o->draft_model, true) : 0;
+    int code = cli_refuse_encoder(m, "--draft-model");
+    if (!code)
+        code = cli_model_open(&drafter, o->draft_model, m->tokenizer);
+    if (!code)
+        code = cli_refuse_encoder(&drafter, "--draft-model");
     if (!code && m->tokenizer)
         code = compare_tokens(o, m->tokenizer, drafter.tokenizer);
     cli_model_close(&drafter);

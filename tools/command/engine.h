@@ -16,9 +16,9 @@ static inline bool cli_is_too_small(int rc)
 }
 /* Sets options->full_sessions: where budgets do not hold as many contexts as there are sessions,
  * the most that they do hold. Old KV with less precision is no way out as long as one context fits.
- * Takes fewer sessions where the budgets do not even hold what each of them needs. 0, or the
- * refusal of spw_plan_query. */
-int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
+ * Takes fewer sessions where the budgets do not even hold what each of them needs; fewer than
+ * `least` only if they do not hold that number. 0, or the refusal of spw_plan_query. */
+int cli_fit_sessions(struct spw_options *options, const struct cli_options *o, uint32_t least,
                      struct spw_error *err);
 /* Sets options->full_sessions to the contexts that the beams of --num-beams need: they share the
  * prompt, but for its last tile, or nothing. */

@@ -249,7 +249,7 @@ static int make_plan(struct spw_plan_info *plan, const struct cli_options *o,
     struct prediction prediction;
     struct spw_error err = {0};
     if (o->prompts) /* a refusal is the next call's as well */
-        cli_fit_sessions(options, o, &err);
+        cli_fit_sessions(options, o, 1, &err);
     cli_limits_read_for(&prediction.limits, o, options);
     spw_error_clear(&err);
     int rc = spw_plan_query(plan, o->operand, options, &err);

@@ -34,7 +34,7 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
     out->rolls_back = e->rolls_back;
     out->on_progress = e->on_progress;
     out->progress_context = e->progress_context;
-    const int rc = cli_fit_sessions(out, o, err);
+    const int rc = cli_fit_sessions(out, o, e->n_beams, err);
     if (rc == -EDQUOT && e->written_bytes) {
         const size_t n = strlen(err->text);
         char written[32];
@@ -100,11 +100,12 @@ int job_engine_find_most(struct job_engine *e, const struct request *x)
 
 /* ---- open, close ---- */
 
-/* Plans for `context` tokens, or for `least` if the budgets hold no more. */
+/* Plans for `context` tokens, or for `least` if the budgets hold no more, or too few sessions. */
 static int plan_best(struct job_engine *e, uint64_t least, uint64_t context, struct spw_error *err)
 {
     const int rc = plan(e, context, &e->options, err);
-    if (!cli_is_too_small(rc) || context <= least)
+    const bool fits = !rc && e->options.sessions >= e->n_beams;
+    if (fits || (rc && !cli_is_too_small(rc)) || context <= least)
         return rc;
     spw_error_clear(err);
     return plan(e, least, &e->options, err);
@@ -135,7 +136,7 @@ static void choose_sessions(struct job_engine *e, uint64_t n_held)
     const struct cli_options *o = e->is->o;
     double best = 0;
     struct spw_options some = e->options;
-    while (some.sessions) {
+    while (some.sessions && some.sessions >= e->n_beams) {
         struct spw_plan_info info;
         if (spw_plan_query(&info, o->operand, &some, NULL) < 0 ||
             !cli_limits_suffice(&e->limits, &info))
@@ -147,7 +148,7 @@ static void choose_sessions(struct job_engine *e, uint64_t n_held)
             e->options = some;
         }
         some.sessions /= 2;
-        if (some.sessions && cli_fit_sessions(&some, o, NULL))
+        if (some.sessions && cli_fit_sessions(&some, o, e->n_beams, NULL))
             return;
     }
 }

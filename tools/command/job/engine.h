@@ -7,13 +7,15 @@
 #include "tools/command/job/run.h"
 
 struct job_engine {
-    /* Borrowed; set by the caller, as what follows up to `most`. */
+    /* Borrowed; set by the caller, as what follows up to `n_beams`. */
     const struct job_run_options *is;
     void (*on_progress)(void *context, const struct spw_progress *p);
     void *progress_context;
     bool rolls_back; /* requests are canceled, and come again: struct spw_options */
     uint64_t limit;  /* the longest item that the model allows */
     uint64_t most;   /* longer items do not fit the budgets; UINT64_MAX: not known */
+    /* Of the item that the next engine is for: so many sessions, if the budgets hold them. */
+    uint32_t n_beams;
 
     uint64_t written_bytes;    /* to the drive, by engines that were closed */
     struct spw_engine *engine; /* owned, as what follows; NULL: none is open */

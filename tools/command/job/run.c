@@ -26,7 +26,8 @@ struct run {
     const struct job_source *source;
     /* An item that has come, and does not run yet: the engine is too small for it. */
     struct request *next;
-    bool has_ended; /* the source had no item */
+    bool is_for_next; /* the engine was opened for `next`: it takes this item in any case */
+    bool has_ended;   /* the source had no item */
 
     struct job_engine e;
     /* Owned lists, [2 * sessions]: requests that have not ended, and their items. */
@@ -356,6 +357,15 @@ static int fetch(struct run *r, struct spw_error *err)
     return r->code ? spw_fail(err, -ECANCELED, "the job ends here") : 0;
 }
 
+/* Whether the engine takes the next item. If it was opened for this item, none has more sessions.
+ */
+static bool takes_next(const struct run *r)
+{
+    const struct spw_plan_info *plan = spw_engine_plan(r->e.engine);
+    return r->next && (r->is_for_next || (request_tokens(r->next) <= plan->context &&
+                                          r->next->beams.n_beams <= plan->sessions));
+}
+
 /* Submits requests in the order of the items. As many wait as can run, so that each step is full:
  * more would only take memory. An item that has more answers than that lets others pass, which
  * would wait for long. */
@@ -372,9 +382,10 @@ static int submit_some(void *context, struct spw_error *err)
         const bool is_wide = waiting && n_choices(waiting->item) > r->most;
         if (!waiting || (is_wide && waiting->n_asked && r->n_items < plan->sessions)) {
             SPW_TRY(fetch(r, err));
-            if (r->next && request_tokens(r->next) <= plan->context) {
+            if (takes_next(r)) {
                 struct request *x = r->next;
                 r->next = NULL;
+                r->is_for_next = false;
                 SPW_TRY(begin_item(r, x, err));
                 waiting = r->items[r->n_items - 1];
             }
@@ -503,6 +514,8 @@ int job_run(const struct job_run_options *options, const struct job_source *sour
     int code = 0;
     while (!code && !fetch(&r, &err) && r.next && !cli_interrupted()) {
         bool fits;
+        r.e.n_beams = r.next->beams.n_beams;
+        r.is_for_next = true;
         code = job_engine_open(&r.e, request_tokens(r.next), last, &fits);
         if (!code && !fits) {
             code = refuse_next(&r);
