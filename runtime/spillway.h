@@ -93,7 +93,7 @@ enum spw_drafts {
     /* by the layer of the model that predicts further tokens (MTP), as many as are likely to stay.
      * -EINVAL: the model has no such layer */
     SPW_DRAFTS_MTP,
-    SPW_DRAFTS_MODEL, /* as AUTO, but of options.draft_model only */
+    SPW_DRAFTS_MODEL, /* by options.draft_model only, which reads prompts at once */
 };
 
 /* Added to the rows of a step in spw_result.step_rows. */

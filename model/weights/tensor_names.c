@@ -133,7 +133,7 @@ const char *spw_tensor_prefix(const struct spw_tensors *tensors)
                                          "embedding.weight",
                                          "decoder.block.0.layer.0.SelfAttention.q.weight",
                                          "layers.0.self_attn.q_proj.weight",
-                                         "decoder.layers.0.self_attn.q_proj.weight",
+                                         "encoder.layers.0.self_attn.q_proj.weight",
                                          "layers.0.linear_attn.out_proj.weight",
                                          "layers.0.conv.out_proj.weight",
                                          "norm.weight",

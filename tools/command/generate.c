@@ -245,6 +245,7 @@ static void add_seconds(json_t **report, const struct run *r)
     const struct cli_field fields[] = {
         CLI_FIELD(times, prefill_seconds),
         CLI_FIELD(times, decode_seconds),
+        CLI_FIELD(times, n_decode_steps),
         CLI_FIELD(times, n_drafted),
         CLI_FIELD(times, n_accepted),
         {"predicted_step_seconds", CLI_JSON(step.seconds)},
