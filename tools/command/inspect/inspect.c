@@ -186,6 +186,15 @@ static uint32_t rope_layers(const struct spw_model_config *c)
     return n;
 }
 
+/* Takes the object. */
+static json_t *null_if_empty(json_t *o)
+{
+    if (!o || json_object_size(o))
+        return o;
+    json_decref(o);
+    return json_null();
+}
+
 /* What the files of a model with an encoder ask for; null if they ask for nothing. */
 static json_t *search_json(const struct spw_search_rules *s)
 {
@@ -197,7 +206,7 @@ static json_t *search_json(const struct spw_search_rules *s)
         {s->num_beams > 1 ? "early_stopping" : NULL, CLI_JSON(early[s->early_stopping])},
         {most ? s->max_new_tokens ? "max_new_tokens" : "max_length" : NULL, CLI_JSON(most)},
     };
-    return s->num_beams > 1 || most ? CLI_OBJECT(fields) : json_null();
+    return null_if_empty(CLI_OBJECT(fields));
 }
 
 /* Those rules of the files that are on; null if none is. */
@@ -215,10 +224,7 @@ static json_t *token_rules_json(const struct spw_token_rules *r)
         if (r->lists[k].n)
             cli_json_add(&o, spw_token_list_name((enum spw_token_list_kind)k),
                          cli_report_tokens(r->lists[k].ids, r->lists[k].n));
-    if (!o || json_object_size(o))
-        return o;
-    json_decref(o);
-    return json_null();
+    return null_if_empty(o);
 }
 
 static void add_config(json_t **o, const struct facts *f)
