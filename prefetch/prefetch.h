@@ -43,7 +43,7 @@ void spw_prefetch_close(struct spw_prefetch *p);
  * work may use a slot. After a failure only close may follow. */
 int spw_prefetch_replan(struct spw_prefetch *p, const struct spw_prefetch_options *o);
 
-/* Begins a pass, or continues one that was set aside; `s` stays borrowed until the next begin. */
+/* Begins a pass, or continues one that was paused; `s` stays borrowed until the next begin. */
 int spw_prefetch_begin(struct spw_prefetch *p, const struct spw_schedule *s);
 /* Ends a pass, and fills the rings for `next`, the pass that is expected. */
 int spw_prefetch_ahead(struct spw_prefetch *p, const struct spw_schedule *next);

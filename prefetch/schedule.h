@@ -50,7 +50,7 @@ struct spw_schedule {
     uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
     uint32_t n_head_rounds;                 /* how often the head's blocks are walked */
     struct spw_kv_cursor first_kv;          /* where the transfers begin: at 0, or where a pass */
-    struct spw_block_cursor first_block;    /* that was set aside continues */
+    struct spw_block_cursor first_block;    /* that was paused continues */
 };
 
 /* The tiles of one slot, or those of them that are in lower tiers. Transfers end at multiples of

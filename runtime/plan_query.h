@@ -158,7 +158,7 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *exp
 /* Predicts the bytes that spw_stats counts for an engine that is open, if one batch with these
  * requests was all that it has done: tokens, lengths and finds as they were. -ENODATA: something
  * happened that no plan can know: memory or a write was refused, a budget changed, tiles were lost,
- * a session was saved, a step was interrupted or set aside, a beam search waited for a drive. The
+ * a session was saved, a step was interrupted or paused, a beam search waited for a drive. The
  * routing of experts is that of the engine: which of them missed follows from the rule by which
  * they stay. */
 int spw_engine_predict(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine *e,

@@ -632,7 +632,7 @@ struct spw_batch_times {
     uint64_t n_prompt_tokens;       /* that have passed all layers */
     uint64_t n_drafted, n_accepted; /* tokens that were drafted; of these, those that were picked */
     double draft_seconds;           /* of decode_seconds: in which the draft model ran */
-    uint64_t n_asides;              /* steps of prompts that were set aside */
+    uint64_t n_pauses;              /* steps of prompts that were paused */
     uint64_t n_chunks;              /* of steps with a prompt: a chunk in one layer counts 1 */
 };
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out);

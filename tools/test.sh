@@ -55,7 +55,7 @@ full_debug+='|test_cuda_(card|engine|gguf|goldens|ops_chosen|quantized_weights|s
 full_debug+='|test_(checkpoints|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
 full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|hidden|job_progress|lines|ops_chosen'
 full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
-full_debug+='|set_aside|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
+full_debug+='|pause|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
 never_tsan='check_.*|jinja_differential|json_schemas|tokenizer_property|test_(config|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
@@ -71,7 +71,7 @@ never_tsan+='|summarize_plan|summarize_kills|topology|types|waterline)|openai_re
 full_tsan='test_(checkpoints|cuda_ops_experts|cuda_ops_rope_append|cuda_ops_state|ops_state|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card'
 full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|io_rules|memory_group|memory_limit'
 full_tsan+='|mutated_folders|ops_codes|ops_experts|ops_rope_append|power_loss|quantized_weights|replan|save|session'
-full_tsan+='|set_aside|shared_disk|shared_prompts|shares|store|stored_weights|summarize|traffic|weight_sums|weights)'
+full_tsan+='|pause|shared_disk|shared_prompts|shares|store|stored_weights|summarize|traffic|weight_sums|weights)'
 
 passed=0 failed=0 skipped=0
 timings=

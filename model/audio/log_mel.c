@@ -1,10 +1,13 @@
 /* The log-mel spectrogram of Whisper (A. Radford et al., Robust Speech Recognition via Large-Scale
  * Weak Supervision, 2022, 2.2), as transformers computes it:
  *
- *   frame     n_fft samples around sample i hop, mirrored at both ends, times a periodic Hann
- * window power     |DFT|^2 of the frame, n_fft / 2 + 1 bins mel       sums of bins under n_mels
- * triangles on the mel scale of M. Slaney's Auditory Toolbox row       log10 of that, at most 8
- * below the largest number of all rows; then (x + 4) / 4
+ *   frame: n_fft samples around sample i hop, mirrored at both ends, times a periodic Hann window
+ *
+ *   power: |DFT|^2 of the frame, n_fft / 2 + 1 bins
+ *
+ *   mel: sums of bins under n_mels triangles on the mel scale of M. Slaney's Auditory Toolbox
+ *
+ *   row: log10 of each sum, at least the largest number of all rows less 8; then (x + 4) / 4
  *
  * All in double, rounded to float where it is stored. A frame's numbers depend on its samples
  * alone, but for the largest number. */

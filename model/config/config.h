@@ -405,9 +405,10 @@ static inline uint64_t spw_config_most_tokens(const struct spw_model_config *c, 
     const bool fits = c->n_mels ? n_source == most : n_source <= most;
     return !c->stack_positions ? UINT64_MAX : fits ? n_source + c->stack_positions : 0;
 }
-/* Convolutions over three neighbours make rows of the encoder of a spectrogram: rows of the
- * spectrogram that a token of the source needs, side by side; some of them are there several times.
- */
+/* The encoder of Whisper begins with two convolutions over three neighbours, the second one with a
+ * step of two. A row of the encoder so needs SPW_CONV_TAPS neighbours of the first convolution,
+ * each of which needs SPW_CONV_TAPS rows of the spectrogram: its input is these nine rows side by
+ * side. SPW_AUDIO_FRAMES: rows of the spectrogram for each row of the encoder. */
 enum { SPW_CONV_TAPS = 3, SPW_AUDIO_FRAMES = 2 };
 /* Numbers that come with a row of the embedding. */
 static inline uint64_t spw_config_inputs_width(const struct spw_model_config *c)

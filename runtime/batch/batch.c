@@ -16,8 +16,8 @@
  * begin with. So these tokens are computed once even if all requests end at the same time.
  *
  * With spw_batch_set_prompt_chunks, prompts and requests that decode have steps of their own: a
- * step of prompts is set aside after some chunks (runtime/engine/set_aside.c), and the others get a
- * token before it continues. No request starts while a step is set aside. With
+ * step of prompts is paused after some chunks (runtime/engine/pause.c), and the others get a
+ * token before it continues. No request starts while a step is paused. With
  * spw_batch_set_pass_tokens a step of prompts computes only so many of their tokens.
  *
  *   submit -> waiting -> running: session + answer -> spw_engine_sync -> group -> token
@@ -460,8 +460,8 @@ static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
 {
     if (x->is_free)
         return;
-    if (x->session->is_aside) /* it was canceled while its step waited */
-        spw_engine_drop_aside(b->engine);
+    if (x->session->is_paused) /* it was canceled while its step waited */
+        spw_engine_drop_paused(b->engine);
     x->is_free = x->session->leaves = true;
     b->engine->sharing.n_departures++;
     if (b->keeps_ended)

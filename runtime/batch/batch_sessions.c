@@ -395,12 +395,12 @@ static int open_sessions(struct spw_batch *b, struct spw_error *err)
     return 0;
 }
 
-/* Whether a step of running requests is set aside. */
+/* Whether a step of running requests is paused. */
 static bool step_waits(const struct spw_batch *b)
 {
     bool any = false;
     for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
-        any |= x->session && x->session->is_aside;
+        any |= x->session && x->session->is_paused;
     return any;
 }
 

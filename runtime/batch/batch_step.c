@@ -301,7 +301,7 @@ static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldes
     return best;
 }
 
-/* Chooses the prompts of the next pass (is_in_pass). If a step was set aside: its prompts. Else, if
+/* Chooses the prompts of the next pass (is_in_pass). If a step was paused: its prompts. Else, if
  * a step with a prompt has failed: this prompt alone, because another one may have been the reason.
  * Else one pass of short prompts, up to half the tokens of a pass, and one of the oldest prompts,
  * by turns. */
@@ -311,7 +311,7 @@ static void choose_prompts(struct spw_batch *b)
     uint64_t room = b->had_short ? 0 : b->pass_tokens / 2;
     struct spw_batch_entry *x = NULL;
     while ((x = spw_batch_next(b, x)))
-        any |= x->is_in_pass = x->session && x->session->is_aside;
+        any |= x->is_in_pass = x->session && x->session->is_paused;
     for (x = NULL; !any && (x = spw_batch_next(b, x));)
         any = x->is_in_pass = has_prompt(x) && x->n_failures;
     if (any)
@@ -409,7 +409,7 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
         if (b->stepping[i]->answer.request.audio)
             spw_session_set_audio(b->spans[i].session, b->stepping[i]->answer.request.audio);
     int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
-    b->times.n_asides += rc == -EAGAIN;
+    b->times.n_pauses += rc == -EAGAIN;
     b->times.n_chunks += prefill ? spw_sub_u64(count_chunks(b), chunks) : 0;
     const uint64_t n_prompt = prefill ? spw_sub_u64(count_cached(b, n), before) : 0;
     b->times.n_prompt_tokens += n_prompt;
@@ -425,7 +425,7 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     return rc;
 }
 
-/* A step of some requests, and their next tokens. -EAGAIN: the step is set aside. */
+/* A step of some requests, and their next tokens. -EAGAIN: the step is paused. */
 static int step_requests(struct spw_batch *b, enum which which, struct spw_error *err)
 {
     bool prefill;

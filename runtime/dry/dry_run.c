@@ -340,7 +340,7 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *exp
 }
 
 /* False after something that no dry run knows: memory or the disk failed, a budget changed, a step
- * was set aside or interrupted, a write to disk failed. */
+ * was paused or interrupted, a write to disk failed. */
 static bool is_predictable(const struct spw_engine *e)
 {
     return e->executor && !e->unpredicted && !e->events.n_fallbacks && !e->events.n_lost_tiles &&

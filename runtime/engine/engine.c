@@ -367,14 +367,14 @@ int spw_engine_open_tables(struct spw_engine *e, struct spw_error *err)
     e->step.span_index = spw_alloc_zero(n, sizeof *e->step.span_index);
     e->step.sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->sharing.n_tokens = spw_alloc_zero(n, sizeof *e->sharing.n_tokens);
-    e->aside.sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->paused.sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->blocks.list = spw_alloc_zero(n_blocks, sizeof *e->blocks.list);
     e->blocks.contexts = spw_alloc_zero(n_blocks, sizeof *e->blocks.contexts);
     e->reads.ranges = spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->reads.ranges);
     e->reads.bounce_offsets =
         spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->reads.bounce_offsets);
     if (e->sessions && e->sharing.shares && e->step.items && e->step.span_index &&
-        e->step.sessions && e->sharing.n_tokens && e->aside.sessions && e->blocks.list &&
+        e->step.sessions && e->sharing.n_tokens && e->paused.sessions && e->blocks.list &&
         e->blocks.contexts && e->reads.ranges && e->reads.bounce_offsets)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
@@ -436,7 +436,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->step.span_index);
     spw_free(e->step.sessions);
     spw_free(e->sharing.n_tokens);
-    spw_free(e->aside.sessions);
+    spw_free(e->paused.sessions);
     if (e->lane.device)
         e->lane.ops->close(e->lane.device);
     spw_engine_close_host_lane(e);

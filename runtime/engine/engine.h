@@ -108,9 +108,9 @@ struct spw_session {
     bool of_batch; /* the batch has opened the session: tiles that sessions of the batch share count
                       once */
     bool leaves;   /* the batch closes it, or lets another request have it, before the next step */
-    bool is_aside; /* of the step that was set aside */
-    struct spw_step_span aside_span; /* of that step */
-    uint64_t asked, asked_logits;    /* tokens and logits of the span that asked for that step */
+    bool is_paused;                   /* of the step that was paused */
+    struct spw_step_span paused_span; /* of that step */
+    uint64_t asked, asked_logits;     /* tokens and logits of the span that asked for that step */
     /* Of the next step: how many of its last tokens are drafts, which may be taken back, and where
      * the logits of the last n_drafts + 1 tokens go (spw_draft_logits) */
     uint64_t n_drafts, first_draft_row;
@@ -153,7 +153,7 @@ struct spw_batch_hooks {
     /* The batch's sessions share fewer tiles than before, and no step runs: closes as many of them
      * as have no room. Their requests get new ones. */
     void (*make_room)(struct spw_batch *b);
-    /* Its thread was woken: a step that may be set aside is. */
+    /* Its thread was woken: a step that may be paused is. */
     bool (*is_woken)(const struct spw_batch *b);
 };
 
@@ -214,8 +214,8 @@ struct spw_engine_sharing {
     uint64_t *n_tokens;    /* scratch: what the caches of each session hold, or are cut back to */
 };
 
-/* set_aside.c: the step that waits. */
-struct spw_aside {
+/* pause.c: the step that waits. */
+struct spw_paused {
     struct spw_session **sessions; /* owned, [n] of [sessions]; n 0: no step waits */
     uint32_t n;
     uint32_t n_tries; /* how often this step ran again because tiles were lost */
@@ -264,7 +264,7 @@ struct spw_engine {
     struct spw_session **sessions; /* [plan.info.sessions], NULL: free */
     struct spw_running_step step;
     struct spw_engine_sharing sharing;
-    struct spw_aside aside;
+    struct spw_paused paused;
     struct spw_above above;
     struct spw_event_queue events;
     struct spw_look look;
@@ -502,7 +502,7 @@ void spw_engine_share(struct spw_engine *e);
  * can be kept, and the call should be made again, after make_room. */
 struct spw_sync_options {
     uint64_t
-        most_chunks; /* after so many chunks of a layer the step is set aside: -EAGAIN; 0: never */
+        most_chunks; /* after so many chunks of a layer the step is paused: -EAGAIN; 0: never */
     bool publishes;  /* as spw_running_step */
     uint64_t most_tokens; /* that the call computes; 0: any number. Sessions may then hold fewer
                              tokens than their spans have: the next call computes the rest */
@@ -555,14 +555,15 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to);
  * each time. */
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n);
 
-/* set_aside.c. The sessions of the step wait; they hold what passed all layers. */
-void spw_engine_set_aside(struct spw_engine *e);
-/* Before a step runs: its sessions do not wait any more, if it is the one that was set aside. */
-void spw_engine_continue_aside(struct spw_engine *e);
-/* Whether the spans are those of the step that was set aside. */
-bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n);
-/* Gives up the step that was set aside, if there is one. */
-void spw_engine_drop_aside(struct spw_engine *e);
+/* pause.c. The sessions of the step wait; they hold what passed all layers. */
+void spw_engine_pause(struct spw_engine *e);
+/* Before a step runs: its sessions do not wait any more, if it is the one that was paused. */
+void spw_engine_continue_paused(struct spw_engine *e);
+/* Whether the spans are those of the step that was paused. */
+bool spw_engine_continues_paused(const struct spw_engine *e, const struct spw_span *spans,
+                                 size_t n);
+/* Gives up the step that was paused, if there is one. */
+void spw_engine_drop_paused(struct spw_engine *e);
 
 /* session.c: spw_session_open and spw_session_fork for a session of at most `most_tokens`. The
  * forked one holds the first n tokens: all of them, where a session can only continue at a

@@ -191,7 +191,7 @@ static int change_plan(struct spw_engine *e, const struct change *to, const stru
 {
     if (e->above.batch && e->above.batch_hooks->copy_logits(e->above.batch))
         return spw_fail(err, -ENOMEM, "no memory to keep the logits of a batch");
-    spw_engine_drop_aside(e);
+    spw_engine_drop_paused(e);
     if (e->executor && !to->in_step && spw_plan_same_layout(&to->plan, &e->plan) &&
         !spw_engine_exceeds_budgets(e, &to->plan, &to->in)) {
         set_plan(e, to);

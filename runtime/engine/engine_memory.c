@@ -355,7 +355,7 @@ void spw_engine_give_memory(struct spw_engine *e)
         keep_counts(e);
     spw_executor_close(e->executor);
     e->executor = NULL;
-    spw_engine_drop_aside(e);
+    spw_engine_drop_paused(e);
     end_streams(e);
     spw_prefetch_close(e->prefetch);
     for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {

@@ -131,8 +131,8 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
                          uint64_t most_tokens, struct spw_error *err)
 {
     spw_error_clear(err);
-    if (from->is_aside)
-        spw_engine_drop_aside(from->engine);
+    if (from->is_paused)
+        spw_engine_drop_paused(from->engine);
     n = spw_min_u64(n, from->n_tokens); /* a dropped step has left fewer */
     bool once =
         from->of_batch && from->cached && !spw_plan_sharing(&from->engine->plan).needs_checkpoint;
@@ -219,8 +219,8 @@ void spw_session_close(struct spw_session *s)
 {
     if (!s)
         return;
-    if (s->is_aside)
-        spw_engine_drop_aside(s->engine);
+    if (s->is_paused)
+        spw_engine_drop_paused(s->engine);
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
     if (s->engine->prefetch)
         spw_prefetch_forget(s->engine->prefetch);
@@ -250,7 +250,7 @@ int spw_session_apply_kept_rows(struct spw_session *s)
 
 int spw_session_checkpoint(struct spw_session *s)
 {
-    if (!s->cached || s->is_aside)
+    if (!s->cached || s->is_paused)
         return 0;
     SPW_TRY(spw_session_apply_kept_rows(s));
     return spw_kv_checkpoint(s->seq.kv, s->n_tokens);

@@ -11,7 +11,7 @@
  *   -ENOSPC, -EDQUOT    the disk is full: the step continues under a plan with less disk
  *   -ECANCELED          a memory limit was lowered: the step continues under lower budgets;
  *                       or the caller has interrupted: sessions keep the tokens of complete passes
- *   -EAGAIN             the step is set aside
+ *   -EAGAIN             the step is paused
  *   anything else       sessions have the tokens that they had before; none after a failure of the
  *                       device
  *
@@ -157,7 +157,7 @@ static int recover(struct spw_engine *e)
  * nothing of these sessions is reused. */
 static int reset(struct spw_engine *e, int rc, struct spw_error *err)
 {
-    spw_engine_drop_aside(e);
+    spw_engine_drop_paused(e);
     spw_lane_sync_all(&e->lane);
     if (e->executor) {
         spw_prefetch_forget(e->prefetch);
@@ -320,9 +320,9 @@ static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_err
         again = true;
     }
     if (!again && rc == -EAGAIN) {
-        e->aside.n_tries = *n_tries; /* it counts on when the step continues */
+        e->paused.n_tries = *n_tries; /* it counts on when the step continues */
         set_passed_tokens(e);
-        spw_engine_set_aside(e);
+        spw_engine_pause(e);
         return rc;
     }
     if (!again) {
@@ -367,10 +367,10 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
         return 0;
     step->rope_table = table;
     SPW_TRY(upload_rope(e, err));
-    uint32_t n_tries = step->sessions[0]->is_aside ? e->aside.n_tries : 0;
+    uint32_t n_tries = step->sessions[0]->is_paused ? e->paused.n_tries : 0;
     int rc;
     do {
-        spw_engine_continue_aside(e);
+        spw_engine_continue_paused(e);
         step->runs = true;
         rc = spw_executor_step(e->executor, step->items, step->n, d->most_chunks, deliver, d);
         step->runs = false;
@@ -414,7 +414,7 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     const struct spw_span *span = &d->spans[i];
     struct spw_session *s = span->session;
     struct spw_executor_item item = {.seq = &s->seq,
-                                     .span = s->aside_span,
+                                     .span = s->paused_span,
                                      .tokens = span->tokens,
                                      .audio = s->audio,
                                      .is_last_step = s->is_last_step};
@@ -423,7 +423,7 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     /* the next token needs another rope table: the whole sequence is computed again then */
     item.is_last_step |=
         spw_engine_rope_table(e, span->n_tokens) != spw_engine_rope_table(e, span->n_tokens + 1);
-    if (!s->is_aside) {
+    if (!s->is_paused) {
         uint64_t n_reused, from_store = s->from_store;
         int rc = reuse(e, s, span, &n_reused);
         if (rc == -ESTALE)
@@ -462,7 +462,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     struct delivery d = {.engine = e, .spans = &span};
     span.n_tokens = e->above.persist->branch(span.session, whole);
     span.n_logits = 0;
-    if (span.n_tokens <= source_of(e, whole) || whole->session->is_aside ||
+    if (span.n_tokens <= source_of(e, whole) || whole->session->is_paused ||
         spw_engine_rope_table(e, span.n_tokens) != table)
         return 0;
     e->step.n = 0;
@@ -509,7 +509,7 @@ static void cut_spans(struct spw_engine *e, uint64_t most_tokens)
     }
 }
 
-/* One step of all spans with this rope table. If all spans have it, the step may be set aside. */
+/* One step of all spans with this rope table. If all spans have it, the step may be paused. */
 static int sync_table(struct spw_engine *e, uint64_t table, size_t n_spans,
                       const struct spw_sync_options *o, struct delivery *d, struct spw_error *err)
 {
@@ -518,7 +518,7 @@ static int sync_table(struct spw_engine *e, uint64_t table, size_t n_spans,
         if (spw_engine_rope_table(e, d->spans[i].n_tokens) == table)
             SPW_TRY(add_span(e, i, d, err));
     d->most_chunks = e->step.n == n_spans ? o->most_chunks : 0;
-    if (o->most_tokens && e->step.n && !e->step.sessions[0]->is_aside)
+    if (o->most_tokens && e->step.n && !e->step.sessions[0]->is_paused)
         cut_spans(e, o->most_tokens);
     /* Of the spans some need no step now, or have one of their own, but the next step has all of
      * them: so nothing is fetched for it while this step ends. */
@@ -544,14 +544,14 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
     return 0;
 }
 
-/* Whether the call needs frames or sessions of the step that was set aside, but does not continue
+/* Whether the call needs frames or sessions of the step that was paused, but does not continue
  * this step. */
-static bool disturbs_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n)
+static bool disturbs_paused(const struct spw_engine *e, const struct spw_span *spans, size_t n)
 {
     bool needs = false;
     for (size_t i = 0; i < n; i++)
-        needs |= spans[i].session->is_aside || !spans[i].session->has_share;
-    return needs && !spw_engine_continues_aside(e, spans, n);
+        needs |= spans[i].session->is_paused || !spans[i].session->has_share;
+    return needs && !spw_engine_continues_paused(e, spans, n);
 }
 
 /* Another plan has taken the memory of logits that were there before. */
@@ -593,15 +593,15 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
     if (spw_engine_memory_is_short(e))
         SPW_TRY(spw_engine_apply_limit(e, err));
     spw_kv_write_again(e->kv); /* their frames belong to other tiles, maybe of other sessions */
-    if (disturbs_aside(e, spans, n_spans))
-        spw_engine_drop_aside(e);
-    if (!e->aside.n)
+    if (disturbs_paused(e, spans, n_spans))
+        spw_engine_drop_paused(e);
+    if (!e->paused.n)
         SPW_TRY(share(e, o->publishes));
     if (lost_draft_rows(e))
         return -ESTALE;
     e->step.publishes = o->publishes;
     for (size_t i = 0; i < n_spans; i++)
-        if (!spans[i].session->is_aside)
+        if (!spans[i].session->is_paused)
             spans[i].session->delivered = 0;
     int rc;
     do { /* again for those that had their logits when another one needed another plan */

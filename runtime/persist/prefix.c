@@ -630,7 +630,7 @@ int spw_session_publish(struct spw_session *s, struct spw_error *err)
     struct spw_store_match found;
     struct spw_error why = {0};
     const struct keys *k = keys_of(e, s->rope_table);
-    if (!k || !s->cached || s->mixed || s->is_aside || !find_new(s, k, &range, &found))
+    if (!k || !s->cached || s->mixed || s->is_paused || !find_new(s, k, &range, &found))
         return 0;
     int rc = publish_range(s, k, &range, &found, &why);
     spw_store_release(k->store, &found); /* empty if the writer took it over */

@@ -360,8 +360,8 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
     if (written_bytes)
         *written_bytes = 0;
     SPW_TRY(check_save(s, path, state_bytes, err));
-    if (s->is_aside)
-        spw_engine_drop_aside(s->engine);
+    if (s->is_paused)
+        spw_engine_drop_paused(s->engine);
     s->engine->unpredicted = true; /* what the file has already is not known */
     SPW_TRY(spw_session_save_to(s, path, err));
     int rc = spw_session_apply_kept_rows(s);
@@ -578,7 +578,7 @@ int spw_session_resume(struct spw_session **out, struct spw_engine *e, const str
     SPW_TRY(check_fits(v, e, err));
     SPW_TRY(spw_session_open(out, e, err));
     struct spw_session *s = *out;
-    spw_engine_drop_aside(e); /* the frames are shared anew */
+    spw_engine_drop_paused(e); /* the frames are shared anew */
     spw_kv_write_again(e->kv);
     spw_engine_share(e);
     int rc = spw_snapshot_read(s, v->pack, v->info.n_tokens, err);

@@ -81,7 +81,7 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
  * largest tile. Where layer kinds have other shapes of keys and values, slices (struct
  * spw_kv_shape) make their tiles about equal; a tile that is smaller leaves a part of its frame
  * unused, and that part moves with it. `hidden` and `staging` have room for the rows of a step that
- * runs beside one that was set aside; so have `embedding` and `inputs`, which models with
+ * runs beside one that was paused; so have `embedding` and `inputs`, which models with
  * layer_inputs have. The device's states are those of all sessions and layers, if they stay there;
  * else they lie on the host, and the device has one a session. In place of the buffers of attention
  * a layer with a state has state_in to state_out; beside them, where a layer has both.
@@ -89,7 +89,7 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
 
 /* What the layers with experts need of all rows of a pass, in either arena: see
  * runtime/step/experts.h. The host has no x and no y. Then come the rows of a pass that runs beside
- * one that was set aside. */
+ * one that was paused. */
 struct spw_plan_experts {
     uint64_t x, y, dense, choices, places, index, scores, addresses;
 };
@@ -158,7 +158,7 @@ struct spw_plan {
     uint64_t hidden_row_bytes;
     uint64_t inputs_row_bytes; /* of what all layers get of a row beside its embedding */
     uint32_t draft_rows;       /* as in struct spw_plan_input */
-    uint32_t rows_beside; /* rows of a pass beside a step that was set aside; 0: one session only */
+    uint32_t rows_beside; /* rows of a pass beside a step that was paused; 0: one session only */
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */
     /* Bytes of resident blocks: copied into the arena; computed from the mapped file. Bytes of

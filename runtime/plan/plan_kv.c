@@ -40,7 +40,7 @@ uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan
 
 /* A chunk of m rows in k parts starts at most m/128 + k tiles of each slice of a layer, and makes
  * as many old. Where tiles are held for layers that read them, slices of several layers hold those
- * of a whole pass, also if the pass was set aside for another one. */
+ * of a whole pass, also if the pass was paused for another one. */
 static uint64_t new_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t rows = p->holds_tiles ? p->pass_rows : p->chunk;

@@ -78,7 +78,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->inputs_row_bytes = spw_row_bytes(in->compute, spw_config_inputs_width(c));
     p->draft_rows = in->draft_rows;
-    /* source_tiles belong to one step: none of a model with an encoder is set aside */
+    /* source_tiles belong to one step: none of a model with an encoder is paused */
     p->rows_beside = in->sessions > 1 && !c->n_source_layers ? in->sessions + in->draft_rows : 0;
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->quantizes)

@@ -2,11 +2,10 @@
  *
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles are spilled; then logits
- *   chunk     norm, q k v, [attend], output, mlp: model/forward.c. After a chunk a step can be set
- *             aside
- *   experts   in some layers, in place of mlp, for all chunks together: experts.c
- *   states    rows of layers with a state: executor_states.c
- *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
+ *   chunk     norm, q k v, [attend], output, mlp: model/forward.c. After a chunk a step can be
+ * paused experts   in some layers, in place of mlp, for all chunks together: experts.c states rows
+ * of layers with a state: executor_states.c attend    rope and append, quantize old tiles, read
+ * streamed and resident tiles: attend.c
  *
  *   spw_executor_step
  *     spw_step_next_pass          what the pass computes and reads: step.c
@@ -269,7 +268,7 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
     return rc;
 }
 
-/* Whether the step is to be set aside after this chunk. */
+/* Whether the step is to be paused after this chunk. */
 static bool is_due(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -287,7 +286,7 @@ static void leave_on_host(struct spw_executor *x, uint32_t layer, struct spw_lay
 }
 
 /* Computes the chunks of layer s->layer from s->chunk on, and moves both to what comes next. Stops
- * early, with *pause set, if the step is to be set aside. */
+ * early, with *pause set, if the step is to be paused. */
 static int run_layer(struct spw_executor *x, bool *pause)
 {
     struct spw_step *s = x->step;
@@ -414,7 +413,7 @@ static int check_flags(struct spw_executor *x)
     return -EDOM;
 }
 
-/* Computes the layers of the pass, from s->layer on. -EAGAIN: the step is to be set aside. */
+/* Computes the layers of the pass, from s->layer on. -EAGAIN: the step is to be paused. */
 static int run_layers(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
@@ -428,7 +427,7 @@ static int run_layers(struct spw_executor *x)
     }
     if (s->layer < x->config->n_layers)
         return -EAGAIN;
-    if (pause) /* after the last chunk of a pass there is nothing to set aside: one chunk later */
+    if (pause) /* after the last chunk of a pass there is nothing to pause: one chunk later */
         s->chunks_before_pause = 1;
     for (uint32_t i = 0; i < s->n_items && !s->is_draft; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
@@ -513,12 +512,12 @@ static int begin_draft(struct spw_executor *x)
     return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
 }
 
-/* Runs a pass from its beginning, or continues one that was set aside. */
+/* Runs a pass from its beginning, or continues one that was paused. */
 static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 {
     struct spw_step *s = x->step;
     uint64_t wanted = spw_cut_count_wanted(&s->now->cut, s->spans);
-    if (s->is_aside) {
+    if (s->is_paused) {
         SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
     } else {
         s->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
@@ -532,7 +531,7 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
     return rc ? rc : flags;
 }
 
-/* ---- a step that is set aside ---- */
+/* ---- a step that is paused ---- */
 
 /* Cancels the loads of tiles for layers that have not begun. */
 static int forget_loads(struct spw_executor *x)
@@ -549,7 +548,7 @@ static int forget_loads(struct spw_executor *x)
 
 /* Waits for the queued work, and empties the rings for the steps that run meanwhile. When the pass
  * continues, its schedule begins at the layer and chunk where the pass has stopped. */
-static int set_aside(struct spw_executor *x)
+static int pause_step(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
     struct spw_schedule *schedule = &s->now->schedule;
@@ -561,16 +560,16 @@ static int set_aside(struct spw_executor *x)
     const struct spw_chunk *chunk = &s->now->cut.chunks[s->chunk];
     schedule->first_kv = (struct spw_kv_cursor){.layer = s->layer, .part = chunk->first_part};
     schedule->first_block = (struct spw_block_cursor){.block = s->layer};
-    s->is_aside = true;
+    s->is_paused = true;
     return 0;
 }
 
-/* Whether these items continue the step that was set aside. If so, notes where their tokens lie
+/* Whether these items continue the step that was paused. If so, notes where their tokens lie
  * now. */
 static bool continues(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n)
 {
     struct spw_step *s = &x->steps[0];
-    bool same = s->is_aside && n == s->n_items;
+    bool same = s->is_paused && n == s->n_items;
     for (uint32_t i = 0; i < n && same; i++)
         same = items[i].seq == s->items[i].seq;
     for (uint32_t i = 0; i < n && same; i++)
@@ -578,12 +577,12 @@ static bool continues(struct spw_executor *x, const struct spw_executor_item *it
     return same;
 }
 
-void spw_executor_drop_aside(struct spw_executor *x)
+void spw_executor_drop_paused(struct spw_executor *x)
 {
     x->step = &x->steps[0];
-    if (x->step->is_aside)
+    if (x->step->is_paused)
         end_checkpoints(x->step, false);
-    x->step->is_aside = false;
+    x->step->is_paused = false;
 }
 
 /* ---- a step ---- */
@@ -597,17 +596,17 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
     spw_progress_begin(&s->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n);
 }
 
-/* Ends the pass, which has returned rc. With -EAGAIN it sets the step aside instead. */
+/* Ends the pass, which has returned rc. With -EAGAIN it pauses the step instead. */
 static int end_pass(struct spw_executor *x, int rc)
 {
     struct spw_step *s = x->step;
     if (rc == -EAGAIN) {
-        rc = set_aside(x);
+        rc = pause_step(x);
         if (!rc)
             return -EAGAIN;
     }
     end_checkpoints(s, !rc);
-    s->is_aside = false;
+    s->is_paused = false;
     if (rc)
         forget_loads(x);
     return rc;
@@ -636,7 +635,7 @@ int spw_executor_draft(struct spw_executor *x, const struct spw_executor_item *i
 
 static bool next_pass(struct spw_executor *x)
 {
-    return spw_step_next_pass(x->step, !x->steps[0].is_aside);
+    return spw_step_next_pass(x->step, !x->steps[0].is_paused);
 }
 
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
@@ -647,7 +646,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
 {
     const struct logits_sink d = {on_logits, context};
     bool again = continues(x, items, n);
-    struct spw_step *s = x->steps[0].is_aside && !again ? &x->steps[1] : &x->steps[0];
+    struct spw_step *s = x->steps[0].is_paused && !again ? &x->steps[1] : &x->steps[0];
     x->step = s;
     s->chunks_before_pause = x->n_steps > 1 && s == &x->steps[0] ? most_chunks : 0;
     if (!again)

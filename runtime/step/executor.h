@@ -44,7 +44,7 @@ struct spw_executor_options {
     void *progress_context;
     /* Whether the step must end. May be NULL. */
     bool (*interrupted)(void *context);
-    /* Whether a step that may be set aside must be set aside now. May be NULL. */
+    /* Whether a step that may be paused must be paused now. May be NULL. */
     bool (*hurried)(void *context);
     void *interrupt_context; /* of both */
     /* Called between two passes of a step. The caches hold the tokens that have passed all layers
@@ -64,10 +64,10 @@ struct spw_executor {
     struct spw_host_products host;
     struct spw_attend attend;
     struct spw_residency_moves residency;
-    /* steps[0] can be set aside; then steps[1] runs. `step` is the one that runs, or the latest.
+    /* steps[0] can be paused; then steps[1] runs. `step` is the one that runs, or the latest.
      * After a failure, step->now->spans[i].from tokens of session i have passed all layers. */
     struct spw_step steps[2], *step;
-    uint32_t n_steps;                    /* 1: one session only, no step can be set aside */
+    uint32_t n_steps;                    /* 1: one session only, no step can be paused */
     struct spw_attend_part *chunk_parts; /* [cut.most_parts], of the running chunk */
     struct spw_state_part *state_parts;  /* the same */
     uint64_t n_chunks;                /* chunks that were computed so far, counted in each layer */
@@ -85,8 +85,8 @@ void spw_executor_replan(struct spw_executor *x);
 /* Computes items [0, n).
  *
  * most_chunks: after this number of chunks (counted in each layer), or when `hurried` returns true,
- * the step is set aside: the call returns -EAGAIN. 0: never. The next call with the same items
- * continues the step. Until then, steps of other sessions may run. Those are never set aside.
+ * the step is paused: the call returns -EAGAIN. 0: never. The next call with the same items
+ * continues the step. Until then, steps of other sessions may run. Those are never paused.
  *
  * on_logits gets each row of logits that a span wants: [vocab] floats, valid during the call, in
  * the order of passes, spans and positions. If on_logits returns a negative number, the step ends
@@ -126,9 +126,9 @@ int spw_executor_begin_kept(struct spw_executor *x);
 
 /* ---- executor.c, executor_open.c ---- */
 
-/* Gives up the step that was set aside. As after a step that failed, the caller must cut the
+/* Gives up the step that was paused. As after a step that failed, the caller must cut the
  * sessions back to the tokens that have passed all layers. */
-void spw_executor_drop_aside(struct spw_executor *x);
+void spw_executor_drop_paused(struct spw_executor *x);
 /* Uploads the rope tables, after spw_weights_rope has changed them. */
 int spw_executor_upload_rope(struct spw_executor *x);
 

@@ -42,7 +42,7 @@ static void borrow_buffers(struct spw_executor *x)
     x->residency = (struct spw_residency_moves){.config = x->config, .prefetch = x->o.prefetch};
 }
 
-/* beside: for the second step, which runs while the first one is set aside. Where both share a
+/* beside: for the second step, which runs while the first one is paused. Where both share a
  * buffer, the rows of the second step come after those of the first one. */
 static uint64_t first_row(const struct spw_executor *x, bool beside)
 {

@@ -57,9 +57,9 @@ struct spw_step {
     struct spw_experts experts;
     struct spw_progress_marks progress;
     uint32_t layer, chunk;        /* the running pass computes this chunk of this layer next */
-    uint64_t chunks_before_pause; /* chunks until the step is set aside, counted in each layer; 0:
-                                     it is never set aside */
-    bool is_aside;                /* the step was set aside */
+    uint64_t chunks_before_pause; /* chunks until the step is paused, counted in each layer; 0:
+                                     it is never paused */
+    bool is_paused;               /* the step was paused */
     bool is_draft;                /* rows pass the MTP layer and the head only */
 };
 

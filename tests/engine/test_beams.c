@@ -113,12 +113,12 @@ static void run_all(struct room *x, const struct spw_options *tight, struct spw_
         if (tight && i % 7 == 3)
             spw_interrupt_raise(&x->interrupt);
         rc = spw_batch_step(x->b, &err);
-        is_beside |= x->e->aside.n && spw_batch_runs(x->b, 2) &&
+        is_beside |= x->e->paused.n && spw_batch_runs(x->b, 2) &&
                      !spw_batch_needs_prompt(spw_batch_find(x->b, 2));
         batch_events(x->b, NULL, &why);
     }
     CHECK_MSG(!rc, "%d: %s", rc, err.text);
-    CHECK(is_beside == (x->b->prompt_chunks > 0)); /* beams move while a prompt is set aside */
+    CHECK(is_beside == (x->b->prompt_chunks > 0)); /* beams move while a prompt is paused */
     for (uint64_t i = 0; i < N_REQUESTS; i++)
         CHECK_MSG(!spw_batch_take(x->b, i + 1, &results[i]) &&
                       results[i].finish == SPW_FINISH_LENGTH,

@@ -130,7 +130,7 @@ static void check_fair(void)
     const uint32_t layers = spw_engine_config(x.e)->n_layers;
     uint64_t whole = submit(&x, 0, LONG, 4);
     step(&x);
-    CHECK(x.e->aside.n == 1 && !result(&x, whole)->n_tokens);
+    CHECK(x.e->paused.n == 1 && !result(&x, whole)->n_tokens);
     uint64_t answer = submit(&x, 1, 3, 1000);
     uint32_t n = until_token(&x, answer);
     CHECK_MSG(n <= 2 * layers * (256 / 64 + 1), "%u steps", n);
@@ -154,7 +154,7 @@ static void check_retry(const struct tiny_model *m)
     while (spw_batch_n_read(x.b, id, NULL) < 700)
         step(&x);
     step(&x);
-    CHECK(x.e->aside.n == 1);
+    CHECK(x.e->paused.n == 1);
     CHECK(!spw_batch_cancel(x.b, id));
     uint64_t again = submit(&x, 0, LONG, 4), third;
     until_end(&x, again);

@@ -439,9 +439,9 @@ static void check_long_rope(void)
             go(&w, other, others, 60, 0);
         else
             go(&w, other, others, 59 + (size_t)n_paused, 58 + (size_t)n_paused);
-        CHECK(w.e->executor->steps[0].is_aside);
+        CHECK(w.e->executor->steps[0].is_paused);
     }
-    CHECK_MSG(rc == 0 && n_paused == 6, "%d, set aside %d times: %s", rc, n_paused, err.text);
+    CHECK_MSG(rc == 0 && n_paused == 6, "%d, paused %d times: %s", rc, n_paused, err.text);
     CHECK(oracle_same(&w.subject, ids, 400, spw_session_logits(s)));
     spw_session_close(s);
     spw_session_close(other);

@@ -47,7 +47,7 @@ static inline void twin_close(struct twin *t)
 }
 
 /* made: what the engine's fork has opened, NULL: it was refused for want of room, which may have
- * dropped a step that was set aside all the same. */
+ * dropped a step that was paused all the same. */
 static inline void twin_fork(struct twin *t, const struct spw_session *made, uint32_t from)
 {
     struct spw_error err = {0};

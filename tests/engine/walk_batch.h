@@ -263,7 +263,7 @@ static void submit_search(struct walk *w, struct batch *x)
 static void open_batch(struct walk *w, struct batch *x)
 {
     struct spw_error err = {0};
-    /* how far a drive has come when a step is set aside is not predicted */
+    /* how far a drive has come when a step is paused is not predicted */
     const uint32_t chunks = w->e->io && !x->disturbed ? 0 : (uint32_t)draw_one(w, 6);
     CHECK_MSG(!spw_batch_open(&x->b, w->e, NULL, &err), "%s", err.text);
     spw_batch_set_prompt_chunks(x->b, chunks);
@@ -333,7 +333,7 @@ static void count_parts(const struct batch *x)
     for (uint32_t i = 0; i < b->n_ended; i++)
         tried[KEPT_SESSIONS].n += b->ended[i].is_free;
     for (const struct spw_batch_entry *y = NULL; (y = spw_batch_next(b, y));)
-        tried[BETWEEN_PASSES].n += y->is_in_pass && y->session && !b->engine->aside.n &&
+        tried[BETWEEN_PASSES].n += y->is_in_pass && y->session && !b->engine->paused.n &&
                                    spw_batch_needs_prompt(y) && y->session->n_tokens > 0;
 }
 
@@ -354,7 +354,7 @@ static void run_steps(struct walk *w, struct batch *x)
                   rc, err.text);
         was_ended = w->ended;
         CHECK(spw_share_fits(&w->e->plan, spw_engine_open_tiles(w->e, false)));
-        tried[SET_ASIDE].n += w->e->aside.n > 0;
+        tried[SET_ASIDE].n += w->e->paused.n > 0;
         count_parts(x);
         if (x->disturbed)
             disturb(w, x);

@@ -15,7 +15,7 @@ static void decode(struct walk *w)
         const uint32_t i = any_session(w);
         struct spw_session *s = w->sessions[i];
         CHECK(!spw_session_checkpoint(s));
-        if (s->cached && !s->is_aside)
+        if (s->cached && !s->is_paused)
             w->checkpoint[i] = s->n_tokens;
         CHECK(!w->has_twin || !spw_session_checkpoint(w->twin.sessions[s->slot]));
     }
@@ -44,7 +44,7 @@ static void fork_session(struct walk *w)
     struct spw_error err = {0};
     uint32_t from = any_session(w), to = (from + 1 + (uint32_t)draw_one(w, w->n_sessions - 1u));
     for (uint32_t i = 0; i < w->n_sessions && draw_one(w, 4); i++)
-        from = w->sessions[i] && w->sessions[i]->is_aside ? i : from;
+        from = w->sessions[i] && w->sessions[i]->is_paused ? i : from;
     struct spw_session *s = w->sessions[from];
     to = to % w->n_sessions == from ? (from + 1) % w->n_sessions : to % w->n_sessions;
     close_session(w, to);
@@ -91,7 +91,7 @@ static void interrupt(struct walk *w)
         must_step(w, to, "the interrupted step again");
 }
 
-/* A step in parts: it is set aside, goes on and is set aside again, while sessions that it does not
+/* A step in parts: it is paused, goes on and is paused again, while sessions that it does not
  * have decode. Returns what its last part has: -EAGAIN, where it waits until another operation
  * comes. may_fail: the others may meet what is wrong, too. */
 static int step_in_parts(struct walk *w, const size_t *to, bool may_fail, struct spw_error *err)
@@ -122,7 +122,7 @@ static int step_in_parts(struct walk *w, const size_t *to, bool may_fail, struct
         }
         memcpy(w->n_rows, rows, sizeof rows);
         for (uint32_t i = 0; i < w->n_sessions; i++) {
-            tried[BESIDE].n += w->e->aside.n > 0 && beside[i];
+            tried[BESIDE].n += w->e->paused.n > 0 && beside[i];
             beside[i] += beside[i] && beside[i] < w->sessions[i]->most_tokens;
         }
     }
@@ -130,7 +130,7 @@ static int step_in_parts(struct walk *w, const size_t *to, bool may_fail, struct
     return rc;
 }
 
-static void set_aside(struct walk *w)
+static void pause_step(struct walk *w)
 {
     size_t to[N_SESSIONS];
     struct spw_error err = {0};
@@ -242,7 +242,7 @@ static bool has_drive(const struct walk *w)
 }
 
 /* The drive fails for some steps: one request of its kind, or all from one on. Meanwhile steps are
- * set aside, and sessions open and close. What is wrong once is made good without a word. */
+ * paused, and sessions open and close. What is wrong once is made good without a word. */
 static void break_drive(struct walk *w)
 {
     size_t to[N_SESSIONS];
@@ -356,7 +356,7 @@ static const struct operation {
                   {"memory", 1, NULL, refuse_memory},
                   {"spoil", 2, has_cache, spoil},
                   {"batch", 2, has_room, run_batch},
-                  {"aside", 3, NULL, set_aside}};
+                  {"pause", 3, NULL, pause_step}};
 enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 
 static uint64_t done[N_OPERATIONS], pairs[N_OPERATIONS][N_OPERATIONS];

@@ -90,7 +90,7 @@ static struct {
                     {"that had passes through", 0},
                     {"that emptied a session", 0},
                     {"twins that counted the same", 0},
-                    {"steps set aside", 0},
+                    {"steps paused", 0},
                     {"steps beside them", 0},
                     {"sessions without room", 0},
                     {"prefixes reused", 0},

@@ -514,7 +514,7 @@ static double gap_of(double max_gap, double chunk, double d)
         t.n_decode_steps++;
         t.prefill_seconds += p.chunks * chunk;
         t.n_chunks += p.chunks;
-        t.n_asides++;
+        t.n_pauses++;
         t.n_prompt_tokens += i % 10 == 9 ? 512 : 0;
         serve_pace_update(&p, &t, true);
     }

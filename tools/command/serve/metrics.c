@@ -79,8 +79,8 @@ static const struct row counts[] = {
     {"prefix_cache_queries_total", NULL, "Tokens of prompts.", OF(n_prompt_tokens)},
     {"prefix_cache_hits_total", NULL, "Tokens of prompts that were not computed again.",
      OF(n_reused_tokens)},
-    {"prompts_set_aside_total", NULL, "Times that a prompt was set aside for decode steps.",
-     OF(n_asides)},
+    {"prompts_paused_total", NULL, "Times that a prompt was paused for decode steps.",
+     OF(n_pauses)},
     {"requests_refused_total", NULL, "Requests that were refused.", OF(n_refused)},
 };
 enum { N_COUNTS = sizeof counts / sizeof *counts };

@@ -74,7 +74,7 @@ void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times
     if (times->n_decode_steps > seen->n_decode_steps)
         measure(&p->decode_seconds, (times->decode_seconds - seen->decode_seconds) /
                                         (double)(times->n_decode_steps - seen->n_decode_steps));
-    if (times->n_asides > seen->n_asides && times->n_chunks > seen->n_chunks)
+    if (times->n_pauses > seen->n_pauses && times->n_chunks > seen->n_chunks)
         measure(&p->chunk_seconds, prefill / (double)(times->n_chunks - seen->n_chunks));
     p->pass_seconds += prefill;
     if (n_tokens) {

@@ -166,7 +166,7 @@ static void show_counters(struct serve_work *w)
     c->n_decode_steps = times.n_decode_steps;
     c->n_drafted = times.n_drafted;
     c->n_accepted = times.n_accepted;
-    c->n_asides = times.n_asides;
+    c->n_pauses = times.n_pauses;
     c->prompt_chunks = w->pace.chunks;
     c->pass_tokens = w->pace.pass_tokens;
     c->n_kept = spw_batch_n_kept(w->e.batch, &c->n_kept_tokens);
@@ -226,7 +226,7 @@ static int bear_failure(struct serve_work *w, int rc, struct spw_error *err)
     enum { TRIES = 2, MOST_BROKEN = 2 * TRIES };
     struct spw_batch_times times;
     spw_batch_times(w->e.batch, &times);
-    const uint64_t done = times.n_decode_steps + times.n_asides + times.n_prompt_tokens;
+    const uint64_t done = times.n_decode_steps + times.n_pauses + times.n_prompt_tokens;
     w->n_broken = rc != -EIO ? 0 : done == w->done ? w->n_broken + 1 : 1;
     w->done = done;
     cli_name_options(err->text);

@@ -32,9 +32,9 @@ struct serve_counters {
     uint64_t n_reused_tokens, n_stored_tokens;  /* of the prompts: not computed; from the cache */
     double first_token_seconds, answer_seconds; /* sums over exchanges */
     uint64_t n_first_tokens;
-    /* What fairness costs: steps of prompts that were set aside, and the longest time between two
+    /* What fairness costs: steps of prompts that were paused, and the longest time between two
      * tokens of an answer, ever and in the last step. */
-    uint64_t n_asides;
+    uint64_t n_pauses;
     uint32_t prompt_chunks; /* now: chunks of prompts in a step */
     uint64_t pass_tokens;   /* now: tokens of prompts in a pass */
     double worst_gap_seconds, last_gap_seconds;

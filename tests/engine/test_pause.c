@@ -1,4 +1,4 @@
-/* Steps of prompts that are set aside between two chunks of a layer: what callers of a batch see of
+/* Steps of prompts that are paused between two chunks of a layer: what callers of a batch see of
  * it, and cases that no walk of test_engine would meet often. There steps wait while other sessions
  * decode, open, close, fork, are resumed, and while budgets change and the drive fails. */
 #include "runtime/saved.h"
@@ -23,7 +23,7 @@ static void expected(const char *dir, const struct spw_options *as, const int32_
     spw_engine_close(e);
 }
 
-/* spw_sync of a step that is set aside after so many chunks. */
+/* spw_sync of a step that is paused after so many chunks. */
 static int sync_chunks(struct spw_engine *e, const struct spw_span *spans, size_t n,
                        uint64_t most_chunks, struct spw_error *err)
 {
@@ -69,7 +69,7 @@ static void room_open_model(struct room *x, uint32_t sessions, const char *famil
                              .on_pass = between_passes,
                              .pass_context = x,
                              .prefill_chunk = chunk}};
-    run_folder(x->dir, &m, "aside_room");
+    run_folder(x->dir, &m, "pause_room");
     snprintf(x->file, sizeof x->file, "%s/saved", x->dir);
     run_tight(x->dir, &x->o, 0);
     x->e = run_open(x->dir, &x->o);
@@ -187,7 +187,7 @@ static void check_beginning(size_t max_new)
     room_close(&x);
 }
 
-/* Between two passes of a step that was set aside before, its session can be saved. */
+/* Between two passes of a step that was paused before, its session can be saved. */
 static void check_saved(void)
 {
     struct room x;
@@ -218,10 +218,10 @@ static void check_reuse(void)
     uint64_t waiting = room_submit(&x, b, 1, LENGTH, 2);
     while (!x.n_passes)
         room_steps(b, 1);
-    CHECK(x.e->aside.n == 1);
+    CHECK(x.e->paused.n == 1);
     struct spw_session *s = run_session(x.e);
     run_to(s, x.e, x.ids[0], 10);
-    CHECK(!x.e->aside.n);
+    CHECK(!x.e->paused.n);
     while (room_finish(b, waiting) == SPW_FINISH_NONE)
         room_steps(b, 1);
     CHECK_MSG(!spw_batch_result(b, waiting)->n_reused, "%zu tokens reused",
@@ -252,9 +252,9 @@ static void check_fork(void)
     x.n_passes = 0;
     while (!x.n_passes)
         CHECK(sync_chunks(x.e, &span, 1, 2, &err) == -EAGAIN);
-    CHECK(x.e->aside.n == 1 && spw_session_n_tokens(s) > 100);
+    CHECK(x.e->paused.n == 1 && spw_session_n_tokens(s) > 100);
     CHECK_MSG(!spw_session_fork(&fork, s, &err), "%s", err.text);
-    CHECK(!x.e->aside.n && !spw_session_n_tokens(s) && !spw_session_n_tokens(fork));
+    CHECK(!x.e->paused.n && !spw_session_n_tokens(s) && !spw_session_n_tokens(fork));
     go_to(&x, fork, 0, LENGTH);
     spw_session_close(fork);
     spw_session_close(s);
@@ -280,7 +280,7 @@ static void check_resume(void)
     CHECK_MSG(!spw_saved_open(&saved, x.file, &err), "%s", err.text);
     CHECK_MSG(!spw_session_resume(&again, x.e, saved, &err), "%s", err.text);
     spw_saved_close(saved);
-    CHECK(!x.e->aside.n);
+    CHECK(!x.e->paused.n);
     go_to(&x, s, 0, LENGTH);
     go_to(&x, again, 1, LENGTH + 1);
     spw_session_close(again);
