@@ -101,13 +101,14 @@ static uint64_t bytes_of_tile(const struct spw_plan *p)
 }
 
 /* Any rates: the host multiplies all layers in its memory, some, or none. host 0: nobody has
- * measured. */
-static void draw_machine(struct walk *w)
+ * measured. is_fast: the host reads faster than the link. */
+static void draw_machine(struct walk *w, bool is_fast)
 {
     static const double times[] = {0, 0.5, 1.5, 3, 20};
-    enum { N = sizeof times / sizeof *times };
+    enum { N = sizeof times / sizeof *times, FAST = 2 };
     const double link = 1e9;
-    w->machine = (struct spw_machine){.host_bytes_per_second = times[draw_one(w, N)] * link,
+    const uint64_t host = is_fast ? FAST + draw_one(w, N - FAST) : draw_one(w, N);
+    w->machine = (struct spw_machine){.host_bytes_per_second = times[host] * link,
                                       .copy_bytes_per_second = link,
                                       .read_bytes_per_second = times[draw_one(w, N)] * link};
     w->o.machine = &w->machine;
@@ -141,7 +142,7 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     *o = w->s->o;
     draw_speed(o, w->seed);
     o->host_compute = (enum spw_host_compute)(draw_one(w, 4) == 0 && !beside);
-    draw_machine(w);
+    draw_machine(w, beside);
     o->context = w->context;
     o->sessions = w->n_sessions + (able || draw_one(w, 2));
     if (!able && !w->aim && o->sessions > 1 && draw_one(w, 2)) /* memory for fewer */
@@ -162,7 +163,8 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
         const uint64_t least = spw_max_u64(400 << 10, bytes_of_tile(&w->s->plan));
         o->prefix_cache_bytes = draw_one(w, 4) ? 64 * MIB : check_range(w->seed, least, MIB - 1);
     }
-    draw_budgets(o, &w->backend, w->s->dir, w->drives ? FROM_DISK : w->aim, w->seed);
+    const enum aim most = beside && draw_one(w, 2) ? FROM_HOST : w->aim; /* little on the device */
+    draw_budgets(o, &w->backend, w->s->dir, w->drives ? FROM_DISK : most, w->seed);
 }
 
 static void describe(struct walk *w, int number, uint64_t start)
