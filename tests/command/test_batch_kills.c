@@ -2,6 +2,7 @@
  * the one that it has without neighbours and interruptions. An argument: how often it is ended. */
 #include "tests/command/command_json.h"
 #include "tests/command/disturbed_job.h"
+#include "tests/command/speech_files.h"
 
 #define ITEMS 40
 
@@ -231,6 +232,36 @@ static void test_growing_input(void)
     CHECK(check_results("g", whole, 0) == ITEMS && check_results("g2", whole, 0) == ITEMS);
 }
 
+/* ---- speech ---- */
+
+/* Windows are kept as answers are: of a file of many, a run that continues computes those that are
+ * missing. */
+static void test_speech(uint64_t *random, int kills)
+{
+    static const char *const begins[] = {"", ", \"tokens\": [72, 76]", ", \"temperature\": 1.5"};
+    struct job speech = {.before =
+                             "batch $REPOSITORY/tests/golden/speech --input in.jsonl --output",
+                         .after = RUN " --sessions 4",
+                         .n_items = ITEMS,
+                         .check = check};
+    char line[128];
+    FILE *file = fopen(in_folder("in.jsonl"), "w");
+    CHECK(file);
+    for (int i = 0; file && i < ITEMS; i++) {
+        snprintf(line, sizeof line, "clip%d.wav", i);
+        write_clip(line, check_range(random, 1000, i % 4 ? 50000 : 400000));
+        fprintf(file, "{\"id\": %d, \"file\": \"%s\"%s}\n", i, line, begins[i % 3]);
+    }
+    CHECK(file && fclose(file) == 0);
+    const double start = check_seconds();
+    CHECK_MSG(run_job(&speech, "whole") == 0, "%s", err);
+    speech.seconds = check_seconds() - start;
+    whole = results_of("whole");
+    CHECK(check_results("whole", NULL, 0) == ITEMS);
+    check_kills(&speech, random, kills);
+    json_decref(whole);
+}
+
 int main(int argc, char **argv)
 {
     if (!command_is_there())
@@ -252,6 +283,7 @@ int main(int argc, char **argv)
         json_decref(whole);
         CHECK(sh("rm -f in.jsonl whole* l l.* t t.* u u.*") == 0);
     }
+    test_speech(&random, kills_of(argc, argv, 100, 10));
     sh("rm -rf %s", folder);
     return check_done();
 }

@@ -4,6 +4,7 @@
 #include "tests/command/cases.h"
 #include "tests/command/command_model.h"
 #include "tests/command/command_start.h"
+#include "tests/command/speech_files.h"
 
 #include <stdbool.h>
 #include <math.h>
@@ -575,60 +576,99 @@ static void test_records_experts(const char *root)
     }
 }
 
-/* Samples of the golden clip, again and again, as a file of an unknown length. */
-static void write_clip(const char *root, const char *name, size_t n)
+/* ---- speech ---- */
+
+static bool are_tokens(const json_t *tokens, const json_t *expected)
 {
-    enum { HEADER = 44 };
-    char path[600], clip[1 << 14];
-    snprintf(path, sizeof path, "%s/tests/golden/audio/clip.wav", root);
-    FILE *from = fopen(path, "rb"), *to = fopen(in_folder(name), "wb");
-    const size_t bytes = fread(clip, 1, sizeof clip, from);
-    memset(clip + HEADER - 4, 0xff, 4);
-    fwrite(clip, 1, HEADER, to);
-    for (size_t at = 0, left; at < 2 * n; at += left) {
-        left = 2 * n - at < bytes - HEADER ? 2 * n - at : bytes - HEADER;
-        fwrite(clip + HEADER, 1, left, to);
+    return json_array_size(tokens) && json_equal(tokens, expected);
+}
+
+/* `generate` hears a file: as ids, and as text with a report. The report has all of the answer. */
+static json_t *hear(size_t i, const char *begin, const json_t *expected)
+{
+    static const char command[] =
+        "\"$S\" generate $REPOSITORY/tests/golden/speech --input-file w%zu.wav --device cpu "
+        "--compute f32 %s %s";
+    json_t *id;
+    size_t k;
+    write_text("begin", begin);
+    const char *ids = *begin ? "--token-ids begin" : "", *text = out;
+    CHECK_MSG(sh(command, i, ids, "--ids") == 0, "%s", err);
+    json_array_foreach((json_t *)(uintptr_t)expected, k, id)
+    {
+        char *end;
+        const long token = strtol(text, &end, 10);
+        CHECK_MSG(end > text && token == json_integer_value(id), "answer %zu, token %zu: %ld", i, k,
+                  token);
+        text = end;
     }
-    CHECK(bytes > HEADER && !fclose(from) && !fclose(to));
+    CHECK_MSG(!text[strspn(text, " \n")], "answer %zu: more than %zu tokens: %s", i, k, text);
+    CHECK_MSG(sh(command, i, ids, "--report r.json") == 0, "%s", err);
+    json_t *report = parse_file("r.json");
+    CHECK_MSG(are_tokens(json_object_get(report, "tokens"), expected), "answer %zu", i);
+    json_object_set_new(report, "text", json_string(out));
+    return report;
+}
+
+/* Lines of a job are answered as `generate` answers the same files, whatever runs beside them. */
+static void check_heard_lines(const char *options, json_t *heard)
+{
+    char *end, *line = out, name[32];
+    size_t n = 0;
+    CHECK_MSG(sh("\"$S\" generate $REPOSITORY/tests/golden/speech --prompts speech.jsonl "
+                 "--device cpu --compute f32 %s",
+                 options) == 0,
+              "%s: %s", options, err);
+    for (; (end = strchr(line, '\n')); line = end + 1, n++) {
+        *end = 0;
+        json_t *answer = parse(line);
+        snprintf(name, sizeof name, "%s", text_at(answer, "id"));
+        const json_t *expected = json_object_get(heard, name);
+        static const char *const same[] = {"text", "tokens", "logits_hash", "finish", "n_prompt"};
+        for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+            CHECK_MSG(
+                json_equal(json_object_get(answer, same[i]), json_object_get(expected, same[i])),
+                "%s: %s, %s: %s", options, name, same[i], line);
+        json_decref(answer);
+    }
+    CHECK(n == json_object_size(heard));
 }
 
 /* What transformers hears (tests/golden/make_speech_goldens.py): audio of a window and of several,
  * the language by itself or said, with times and without. */
-static void test_speech(const char *root)
+static void test_speech(void)
 {
-    char path[600];
-    size_t i, k;
-    snprintf(path, sizeof path, "%s/tests/golden/speech/answers.json", root);
-    json_t *answers = json_load_file(path, 0, NULL), *a, *id;
+    static const char *const options[] = {"", "--sessions 1 --threads 1", "--sessions 3",
+                                          "--prefill-chunk 16 --threads 2 --kv-dtype f32 "
+                                          "--sessions 2"};
+    size_t i;
+    json_t *answers = json_load_file("tests/golden/speech/answers.json", 0, NULL), *a;
+    json_t *heard = json_object();
+    char lines[2000] = "", name[32];
     CHECK(json_array_size(answers) == 7);
     json_array_foreach(answers, i, a)
     {
         const json_t *begin = json_object_get(a, "begin");
         const size_t n = (size_t)json_integer_value(json_object_get(a, "n_samples"));
-        const bool says = json_is_array(begin);
-        char ids[64] = "72 76"; /* the language that is heard: to have times of a short one */
-        const char *text = out;
-        write_clip(root, "w.wav", n);
-        json_array_foreach(begin, k, id)
-            snprintf(ids + (k ? strlen(ids) : 0), sizeof ids - strlen(ids), "%d ",
-                     (int)json_integer_value(id));
-        write_text("begin", ids);
-        const bool given = says || (json_is_true(json_object_get(a, "times")) && n <= 16000);
-        CHECK_MSG(sh("\"$S\" generate $REPOSITORY/tests/golden/speech --input-file w.wav --ids "
-                     "--device cpu --compute f32 %s",
-                     given ? "--token-ids begin" : "") == 0,
-                  "%s", err);
-        json_array_foreach(json_object_get(a, "tokens"), k, id)
-        {
-            char *end;
-            const long token = strtol(text, &end, 10);
-            CHECK_MSG(end > text && token == json_integer_value(id), "answer %zu, token %zu: %ld",
-                      i, k, token);
-            text = end;
-        }
-        CHECK_MSG(!text[strspn(text, " \n")], "answer %zu: more than %zu tokens: %s", i, k, text);
+        char ids[64] = "";
+        snprintf(name, sizeof name, "w%zu.wav", i);
+        write_clip(name, n);
+        for (size_t k = 0; k < json_array_size(begin); k++)
+            snprintf(ids + strlen(ids), sizeof ids - strlen(ids), "%s%d", k ? ", " : "",
+                     (int)json_integer_value(json_array_get(begin, k)));
+        if (!*ids && json_is_true(json_object_get(a, "times")) && n <= 16000)
+            strcpy(ids, "72, 76"); /* the language that is heard: to have times of a short one */
+        snprintf(name, sizeof name, "%zu", i);
+        json_object_set_new(heard, name, hear(i, ids, json_object_get(a, "tokens")));
+        snprintf(lines + strlen(lines), sizeof lines - strlen(lines),
+                 "{\"id\": \"%zu\", \"file\": \"w%zu.wav\"%s%s%s}\n", i, i,
+                 *ids ? ", \"tokens\": [" : "", ids, *ids ? "]" : "");
     }
+    write_text("speech.jsonl", lines);
+    for (i = 0; i < sizeof options / sizeof *options; i++)
+        check_heard_lines(options[i], heard);
     json_decref(answers);
+    json_decref(heard);
 }
 
 int main(void)
@@ -651,7 +691,7 @@ int main(void)
     test_broken_pipe();
     test_interrupted_ids();
     test_interrupt();
-    test_speech(root);
+    test_speech();
     if (data)
         test_stories(data);
     test_records_experts(root);

@@ -500,14 +500,14 @@ static int print_speech(void *context, const char *text, size_t bytes)
 /* The request of each window is like that of the first one. */
 static int transcribe(struct run *r, const struct spw_request *request, struct spw_error *err)
 {
+    struct cli_speech *speech = r->inputs.items[0].speech;
     struct cli_transcript t = {.batch = &r->batch,
-                               .tokenizer = r->ids ? NULL : r->model.tokenizer,
-                               .speech = r->inputs.items[0].speech,
+                               .speech = speech,
                                .request = *request,
-                               .print = print_speech,
-                               .context = r};
+                               .text = {r->ids ? NULL : r->model.tokenizer, print_speech, r}};
     const int rc = cli_transcribe(&t, err);
-    r->result = t.all;
+    r->result = speech->answer;
+    speech->answer = (struct spw_result){0};
     r->times = t.times;
     r->n_windows = t.n_requests;
     r->n_made = t.n_made;

@@ -7,91 +7,45 @@
 
 #include <string.h>
 
-/* ---- a request ---- */
+/* ---- what is asked ---- */
 
-/* The likeliest token of a language. */
-static int32_t likeliest(const struct spw_speech_config *c, const float *logits)
+/* The likeliest token of a language, after the first token of answers. No rule of the files counts.
+ */
+static void ask_language(const struct cli_speech *s, struct spw_request *r)
 {
-    int32_t best = c->languages[0];
-    for (uint32_t i = 1; i < c->n_languages; i++)
-        if (logits[c->languages[i]] > logits[best])
-            best = c->languages[i];
-    return best;
+    static const int32_t none;
+    struct spw_token_rules *rules = &r->sampling.rules;
+    r->sampling = (struct spw_sampling){.rules = {.no_repeat_ngram_size = SPW_NONE,
+                                                  .min_length = SPW_NONE,
+                                                  .min_new_tokens = SPW_NONE}};
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        rules->lists[k].ids = &none;
+    rules->lists[SPW_SUPPRESS] = (struct spw_token_list){s->others, s->n_others};
+    r->n_prompt = (size_t)s->config->n_audio + 1;
+    r->max_new_tokens = 1;
+    r->text = false;
 }
 
-static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
+void cli_speech_ask(struct cli_speech *s, struct spw_request *r)
 {
-    struct cli_transcript *t = context;
-    struct cli_speech *s = t->speech;
-    switch (e->kind) {
-    case SPW_EVENT_TOKEN:
-        if (s->language) {
-            *s->language = likeliest(&s->config->speech, e->logits);
-            s->language = NULL;
-        }
-        cli_progress_token(t->request.max_new_tokens, false);
-        return cli_interrupted() ? -ECANCELED : 0;
-    case SPW_EVENT_TEXT:
-        return t->print(t->context, e->text, e->text_bytes);
-    case SPW_EVENT_END:
-        return e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
+    cli_speech_begin_window(s);
+    r->prompt = s->tokens;
+    r->n_prompt = s->n_tokens;
+    r->audio = s->window;
+    r->given_hash = s->answer.logits_hash;
+    r->text &= !s->has_times;
+    if (s->language) {
+        ask_language(s, r);
+    } else if (s->has_times) {
+        r->sampling.rules.timestamp_begin = cli_speech_first_time(s);
+        r->sampling.rules.max_initial_timestamp_index =
+            s->config->speech.max_initial_timestamp_index;
     }
-    return 0;
-}
-
-/* Runs one request to its end. */
-static int run(struct cli_transcript *t, size_t n_tokens, size_t max_new_tokens, bool text,
-               struct spw_result *out, struct spw_error *err)
-{
-    struct cli_batch *b = t->batch;
-    struct spw_request q = t->request;
-    uint64_t id;
-    q.prompt = t->speech->tokens;
-    q.n_prompt = n_tokens;
-    q.audio = t->speech->window;
-    q.max_new_tokens = max_new_tokens;
-    q.text = text;
-    q.given_hash = t->all.logits_hash;
-    q.session = t->session;
-    if (t->speech->has_times) {
-        q.sampling.rules.timestamp_begin = cli_speech_first_time(t->speech);
-        q.sampling.rules.max_initial_timestamp_index =
-            t->speech->config->speech.max_initial_timestamp_index;
-    }
-    SPW_TRY(spw_batch_submit(b->batch, &q, &id, err));
-    const int rc = cli_run_batch(b, err);
-    const bool runs = !spw_batch_cancel(b->batch, id);
-    spw_batch_take(b->batch, id, out);
-    out->finish = runs ? SPW_FINISH_FAILED : out->finish;
-    t->n_requests++;
-    t->n_made = out->n_tokens;
-    return rc;
-}
-
-/* The first token that follows the first one of an answer. */
-static int hear_language(struct cli_transcript *t, struct spw_error *err)
-{
-    struct spw_result r = {0};
-    if (!t->speech->language)
-        return 0;
-    int rc = run(t, (size_t)t->speech->config->n_audio + 1, 1, false, &r, err);
-    spw_result_free(&r);
-    return rc;
 }
 
 /* ---- what is printed of an answer with times ---- */
 
-static int print_ids(struct cli_transcript *t, const int32_t *ids, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        char id[16];
-        const int bytes = snprintf(id, sizeof id, "%s%d", t->n_printed++ ? " " : "", (int)ids[i]);
-        SPW_TRY(t->print(t->context, id, (size_t)bytes));
-    }
-    return 0;
-}
-
-static int print_text(struct cli_transcript *t, const int32_t *ids, size_t n)
+static int print_text(const struct cli_speech_text *t, const int32_t *ids, size_t n)
 {
     char *text;
     size_t bytes;
@@ -108,7 +62,7 @@ static double seconds(uint64_t seek, uint64_t time)
 }
 
 /* A text between two times, or behind the last one: then its end is not known. */
-static int print_part(struct cli_transcript *t, uint64_t seek, const int32_t *ids, size_t n,
+static int print_part(const struct cli_speech_text *t, uint64_t seek, const int32_t *ids, size_t n,
                       uint64_t from, const uint64_t *to)
 {
     char line[64];
@@ -121,10 +75,10 @@ static int print_part(struct cli_transcript *t, uint64_t seek, const int32_t *id
     return t->print(t->context, "\n", 1);
 }
 
-static int print_parts(struct cli_transcript *t, uint64_t seek, const int32_t *ids, size_t n)
+static int print_parts(const struct cli_speech *s, const struct cli_speech_text *t,
+                       const int32_t *ids, size_t n)
 {
-    const uint64_t first = cli_speech_first_time(t->speech);
-    const bool shows = t->speech->shows_times;
+    const uint64_t first = cli_speech_first_time(s);
     size_t begin = 0;
     uint64_t from = 0;
     for (size_t i = 0; i <= n; i++) {
@@ -133,54 +87,113 @@ static int print_parts(struct cli_transcript *t, uint64_t seek, const int32_t *i
         if (i < n && !is_time)
             continue;
         if (i > begin)
-            SPW_TRY(shows
-                        ? print_part(t, seek, ids + begin, i - begin, from, is_time ? &time : NULL)
-                        : print_text(t, ids + begin, i - begin));
+            SPW_TRY(s->shows_times ? print_part(t, s->seek, ids + begin, i - begin, from,
+                                                is_time ? &time : NULL)
+                                   : print_text(t, ids + begin, i - begin));
         from = time;
         begin = i + 1;
     }
     return 0;
 }
 
-/* ---- windows ---- */
+/* ---- answers ---- */
 
-/* t->all gets the first n tokens of an answer. */
-static int keep(struct cli_transcript *t, struct spw_result *r, size_t n)
+/* s->answer gets the first n tokens of an answer. */
+static int keep(struct cli_speech *s, const struct spw_result *r, size_t n, bool ends)
 {
-    struct spw_result *all = &t->all;
+    struct spw_result *all = &s->answer;
     const size_t before = all->n_tokens;
-    int rc = spw_resize(&all->tokens, before + n + 1, sizeof *all->tokens);
-    if (!rc) {
-        int32_t *tokens = all->tokens;
-        memcpy(tokens + before, r->tokens, n * sizeof *tokens);
-        all->tokens = NULL;
-        spw_result_free(all);
-        *all = *r;
-        spw_free(r->tokens);
-        all->tokens = tokens;
-        all->n_tokens = before + n;
-        *r = (struct spw_result){0};
+    SPW_TRY(spw_resize(&all->tokens, before + n + 1, sizeof *all->tokens));
+    if (n)
+        memcpy(all->tokens + before, r->tokens, n * sizeof *r->tokens);
+    *all = (struct spw_result){.tokens = all->tokens,
+                               .n_tokens = before + n,
+                               .n_reused = r->n_reused,
+                               .n_from_store = r->n_from_store,
+                               .n_recomputed = r->n_recomputed,
+                               .finish = ends ? r->finish : SPW_FINISH_FAILED,
+                               .logits_hash = r->logits_hash,
+                               .waterlines = r->waterlines};
+    return 0;
+}
+
+int cli_speech_take(struct cli_speech *s, const struct spw_result *r,
+                    const struct cli_speech_text *to)
+{
+    const size_t n = r->n_tokens - (r->finish == SPW_FINISH_EOS); /* the end token is no text */
+    if (r->finish == SPW_FINISH_FAILED)
+        return s->language ? 0 : keep(s, r, n, false);
+    if (s->language) {
+        *s->language = r->tokens[0];
+        s->language = NULL;
+        return 0;
     }
+    const struct cli_speech before = *s;
+    const size_t n_kept = cli_speech_end_window(s, r->tokens, n);
+    SPW_TRY(keep(s, r, n_kept, cli_speech_ends(s)));
+    return s->has_times && to->tokenizer ? print_parts(&before, to, r->tokens, n_kept) : 0;
+}
+
+/* ---- `generate` ---- */
+
+static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
+{
+    struct cli_transcript *t = context;
+    switch (e->kind) {
+    case SPW_EVENT_TOKEN:
+        cli_progress_token(t->request.max_new_tokens, false);
+        return cli_interrupted() ? -ECANCELED : 0;
+    case SPW_EVENT_TEXT:
+        return t->text.print(t->text.context, e->text, e->text_bytes);
+    case SPW_EVENT_END:
+        return e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
+    }
+    return 0;
+}
+
+/* Runs one request to its end. */
+static int run(struct cli_transcript *t, struct spw_result *out, struct spw_error *err)
+{
+    struct cli_batch *b = t->batch;
+    struct spw_request q = t->request;
+    uint64_t id;
+    q.text = t->text.tokenizer;
+    q.session = t->session;
+    cli_speech_ask(t->speech, &q);
+    SPW_TRY(spw_batch_submit(b->batch, &q, &id, err));
+    const int rc = cli_run_batch(b, err);
+    const bool runs = !spw_batch_cancel(b->batch, id);
+    spw_batch_take(b->batch, id, out);
+    out->finish = runs ? SPW_FINISH_FAILED : out->finish;
+    t->n_requests++;
+    t->n_made = out->n_tokens;
     return rc;
 }
 
-static int run_window(struct cli_transcript *t, struct spw_error *err)
+/* The ids from number `first` on. */
+static int print_ids(const struct cli_transcript *t, size_t first)
 {
-    struct cli_speech *s = t->speech;
-    struct spw_result r = {0};
-    const uint64_t seek = s->seek;
-    const bool streams = t->tokenizer && !s->has_times;
-    cli_speech_begin_window(s);
-    int rc = run(t, s->n_tokens, t->request.max_new_tokens, streams, &r, err);
-    const size_t n_heard = r.n_tokens - (r.finish == SPW_FINISH_EOS); /* the end token is no text */
-    const size_t n = rc ? n_heard : cli_speech_end_window(s, r.tokens, n_heard);
-    if (!rc && !t->tokenizer)
-        rc = print_ids(t, r.tokens, n);
-    else if (!rc && !streams)
-        rc = print_parts(t, seek, r.tokens, n);
-    const int kept = keep(t, &r, n);
+    const struct spw_result *all = &t->speech->answer;
+    for (size_t i = first; i < all->n_tokens; i++) {
+        char id[16];
+        const int bytes = snprintf(id, sizeof id, "%s%d", i ? " " : "", (int)all->tokens[i]);
+        SPW_TRY(t->text.print(t->text.context, id, (size_t)bytes));
+    }
+    return 0;
+}
+
+static int run_next(struct cli_transcript *t, struct spw_error *err)
+{
+    struct spw_result r = {.finish = SPW_FINISH_FAILED};
+    const size_t n_before = t->speech->answer.n_tokens;
+    const int rc = run(t, &r, err);
+    if (rc)
+        r.finish = SPW_FINISH_FAILED;
+    int taken = cli_speech_take(t->speech, &r, &t->text);
+    if (!rc && !taken && !t->text.tokenizer)
+        taken = print_ids(t, n_before);
     spw_result_free(&r);
-    return rc ? rc : kept;
+    return rc ? rc : taken;
 }
 
 int cli_transcribe(struct cli_transcript *t, struct spw_error *err)
@@ -188,11 +201,10 @@ int cli_transcribe(struct cli_transcript *t, struct spw_error *err)
     struct cli_batch *b = t->batch;
     b->on_event = on_event;
     b->context = t;
-    SPW_TRY(spw_batch_open(&b->batch, b->engine, t->tokenizer, err));
+    SPW_TRY(spw_batch_open(&b->batch, b->engine, t->text.tokenizer, err));
     int rc = spw_session_open(&t->session, b->engine, err);
-    rc = rc ? rc : hear_language(t, err);
     while (!rc && !cli_speech_ends(t->speech))
-        rc = run_window(t, err);
+        rc = run_next(t, err);
     spw_batch_times(b->batch, &t->times);
     spw_batch_close(b->batch);
     b->batch = NULL;

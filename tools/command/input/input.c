@@ -254,9 +254,11 @@ int cli_refuse_audio(const struct cli_model *m)
 {
     if (!m->config.n_mels)
         return 0;
-    return cli_fail(CLI_REFUSED,
-                    "the model (%s) listens to audio, expected 'generate --input-file FILE.wav'",
-                    m->config.model_type);
+    return cli_fail(
+        CLI_REFUSED,
+        "the model (%s) listens to audio, expected 'generate --input-file FILE.wav', or "
+        "'batch' with lines of \"file\"",
+        m->config.model_type);
 }
 
 int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
@@ -343,9 +345,6 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
     const uint64_t n_source = item->tokens ? spw_source_length(item->tokens, item->n_tokens) : 0;
     item->max_new_tokens =
         cli_max_new_tokens(o, &m->config, n_source ? item->n_tokens - n_source : 1);
-    if (item->speech && !cli_given(o, "max-new-tokens")) /* as many as the model has places for */
-        item->max_new_tokens =
-            spw_sub_u64(m->config.n_audio + m->config.stack_positions, item->n_tokens);
     if (!cli_given(o, "max-new-tokens") && item->n_tokens < limit)
         item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
     if (!cli_given(o, "max-new-tokens") && m->config.stack_positions)

@@ -54,6 +54,10 @@ void cli_inputs_free(struct cli_inputs *in);
  * with: the model's own first token, if it is not there, and those of the item. */
 int cli_add_source(struct cli_input *item, const struct cli_options *o, const struct cli_model *m);
 
+/* *tokens = the source, the first token of answers, the *n tokens that were there. 0 or -ENOMEM. */
+int cli_join_source(int32_t **tokens, size_t *n, const struct spw_model_config *c,
+                    const int32_t *source, size_t n_source);
+
 /* What the files of a model with an encoder say of a search counts where no option says it, unless
  * an option that no search has was given. `others`: the names of such options, NULL at the end. */
 void cli_obey_search(struct cli_options *o, const struct cli_model *m, const char *const *others);

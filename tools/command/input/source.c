@@ -4,41 +4,48 @@
 
 #include <string.h>
 
-/* item->tokens = the source, the first token of answers, the tokens of the item. */
-static int join(struct cli_input *item, const struct spw_model_config *c, const int32_t *source,
-                size_t n_source)
+int cli_join_source(int32_t **tokens, size_t *n, const struct spw_model_config *c,
+                    const int32_t *source, size_t n_source)
 {
-    const bool begins = item->n_tokens && item->tokens[0] == c->start;
-    int32_t *all = spw_alloc((n_source + 1 + item->n_tokens) * sizeof *all);
+    const bool begins = *n && **tokens == c->start;
+    int32_t *all = spw_alloc((n_source + 1 + *n) * sizeof *all);
     if (!all)
-        return cli_fail(CLI_FAILED, "out of memory");
+        return -ENOMEM;
     for (size_t i = 0; i < n_source; i++)
         all[i] = spw_source_token(source[i]);
     all[n_source] = c->start;
-    if (item->n_tokens)
-        memcpy(all + n_source + !begins, item->tokens, item->n_tokens * sizeof *all);
-    spw_free(item->tokens);
-    item->tokens = all;
-    item->n_tokens += n_source + !begins;
+    if (*n)
+        memcpy(all + n_source + !begins, *tokens, *n * sizeof *all);
+    spw_free(*tokens);
+    *tokens = all;
+    *n += n_source + !begins;
     return 0;
 }
 
 /* item->speech, and the tokens of its first window. */
 static int add_audio(struct cli_input *item, const char *path, const struct cli_model *m)
 {
-    struct cli_speech *s = spw_alloc_zero(1, sizeof *s);
+    struct cli_speech *s = item->speech = spw_alloc_zero(1, sizeof *s);
+    struct spw_error err = {0};
+    char *data;
+    size_t bytes;
     if (!s)
         return cli_fail(CLI_FAILED, "out of memory");
-    int code = cli_speech_open(s, &m->config, path, item->tokens, item->n_tokens);
+    int code = cli_read_file(path, &data, &bytes);
+    if (code)
+        return code;
+    const struct cli_speech_file f = {cli_input_name(path), data, bytes, item->tokens,
+                                      item->n_tokens};
+    int rc = cli_speech_open(s, &m->config, &f, &err);
+    spw_free(data);
     spw_free(item->tokens);
-    item->n_tokens = code ? 0 : s->n_tokens;
-    item->tokens = code ? NULL : spw_alloc(s->n_tokens * sizeof *s->tokens);
-    if (!code && !item->tokens)
-        code = cli_fail(CLI_FAILED, "out of memory");
-    if (!code)
+    item->tokens = rc ? NULL : spw_alloc(s->n_tokens * sizeof *s->tokens);
+    item->n_tokens = item->tokens ? s->n_tokens : 0;
+    if (item->tokens)
         memcpy(item->tokens, s->tokens, s->n_tokens * sizeof *s->tokens);
-    item->speech = s;
-    return code;
+    else
+        rc = rc ? rc : spw_fail(&err, -ENOMEM, "out of memory");
+    return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
 int cli_add_source(struct cli_input *item, const struct cli_options *o, const struct cli_model *m)
@@ -60,7 +67,9 @@ int cli_add_source(struct cli_input *item, const struct cli_options *o, const st
         code = cli_check_ids(cli_input_name(o->input_file), source, n,
                              spw_config_vocab(&m->config, true));
     if (code == 0)
-        code = join(item, &m->config, source, n);
+        code = cli_join_source(&item->tokens, &item->n_tokens, &m->config, source, n)
+                   ? cli_fail(CLI_FAILED, "out of memory")
+                   : 0;
     spw_free(source);
     return code;
 }
@@ -83,6 +92,8 @@ uint64_t cli_max_new_tokens(const struct cli_options *o, const struct spw_model_
                             uint64_t n_before)
 {
     const struct spw_search_rules *s = &c->search;
+    if (c->n_mels && !cli_given(o, "max-new-tokens")) /* as many as the model has places for */
+        return spw_sub_u64(c->stack_positions, n_before);
     if (cli_given(o, "max-new-tokens") || (!s->max_new_tokens && !s->max_length))
         return o->max_new_tokens;
     return s->max_new_tokens ? s->max_new_tokens

@@ -1,22 +1,16 @@
 /* Audio: see speech.h. */
 #include "tools/command/input/speech.h"
-#include "tools/command/input/input.h"
 
 #include <string.h>
 
-static int read_audio(struct spw_audio *out, const char *path, uint32_t rate)
+static int read_audio(struct spw_audio *out, const struct cli_speech_file *f, uint32_t rate,
+                      struct spw_error *err)
 {
-    struct spw_error err = {0};
-    char *data;
-    size_t bytes;
-    int code = cli_read_file(path, &data, &bytes);
-    if (code)
-        return code;
-    int rc = spw_audio_read_wav(out, data, bytes, cli_input_name(path), &err);
-    spw_free(data);
-    if (!rc && (rc = spw_audio_resample(out, rate)))
+    SPW_TRY(spw_audio_read_wav(out, f->data, f->bytes, f->name, err));
+    const int rc = spw_audio_resample(out, rate);
+    if (rc)
         spw_audio_free(out);
-    return rc ? cli_fail_error(rc, &err, true) : 0;
+    return rc;
 }
 
 /* One window, or all rows of the samples. */
@@ -26,20 +20,23 @@ static int make_rows(struct cli_speech *s, const struct spw_audio *a)
     s->n_rows = a->n > most ? a->n / s->mel.hop : s->mel.window_frames;
     s->rows = spw_alloc_zero(s->n_rows, n_mels * sizeof *s->rows);
     s->window = spw_alloc_zero(s->mel.window_frames, n_mels * sizeof *s->window);
-    if (!s->rows || !s->window || spw_audio_log_mel(s->rows, s->n_rows, &s->mel, a->samples, a->n))
-        return cli_fail(CLI_FAILED, "no memory for %zu samples of audio", a->n);
-    return 0;
+    return s->rows && s->window ? spw_audio_log_mel(s->rows, s->n_rows, &s->mel, a->samples, a->n)
+                                : -ENOMEM;
 }
 
 /* What the answer begins with: the tokens of the user, or else those of the model's files, and the
  * token that says that there are no times. The first token comes before all. */
-static void add_begin(struct cli_speech *s, const int32_t *prompt, size_t n_prompt)
+static int add_begin(struct cli_speech *s, const int32_t *prompt, size_t n_prompt)
 {
     const struct spw_speech_config *c = &s->config->speech;
-    int32_t *to = s->tokens + s->config->n_audio;
+    int32_t *to = s->tokens =
+        spw_alloc((s->config->n_audio + n_prompt + SPW_SPEECH_MOST_START + 2) * sizeof *to);
     const bool is_long = s->n_rows > s->mel.window_frames;
     const int32_t *from = n_prompt ? prompt : c->start;
     const size_t n = n_prompt ? n_prompt : c->n_start;
+    if (!to)
+        return -ENOMEM;
+    to += s->config->n_audio;
     if (!n || from[0] != s->config->start)
         *to++ = s->config->start;
     for (size_t i = 0; i < n; i++, to++) {
@@ -55,36 +52,55 @@ static void add_begin(struct cli_speech *s, const int32_t *prompt, size_t n_prom
     else if (!s->has_times && !has_none && c->no_timestamps >= 0)
         *to++ = c->no_timestamps;
     s->n_tokens = (size_t)(to - s->tokens);
+    return 0;
 }
 
-int cli_speech_open(struct cli_speech *s, const struct spw_model_config *c, const char *path,
-                    const int32_t *prompt, size_t n_prompt)
+static int list_others(struct cli_speech *s)
 {
-    struct spw_audio audio;
-    *s = (struct cli_speech){.config = c, .mel = spw_audio_mel_config(c)};
-    int code = read_audio(&audio, path, s->mel.rate);
-    if (code)
-        return code;
-    code = make_rows(s, &audio);
-    spw_audio_free(&audio);
-    s->tokens = spw_alloc((c->n_audio + n_prompt + SPW_SPEECH_MOST_START + 2) * sizeof *s->tokens);
-    if (!code && !s->tokens)
-        code = cli_fail(CLI_FAILED, "out of memory");
-    if (code) {
-        cli_speech_close(s);
-        return code;
+    const struct spw_speech_config *c = &s->config->speech;
+    s->others = s->language ? spw_alloc(s->config->vocab * sizeof *s->others) : NULL;
+    if (s->language && !s->others)
+        return -ENOMEM;
+    for (int32_t id = 0; s->others && id < (int32_t)s->config->vocab; id++) {
+        uint32_t k = 0;
+        while (k < c->n_languages && c->languages[k] != id)
+            k++;
+        s->others[s->n_others] = id;
+        s->n_others += k == c->n_languages;
     }
-    add_begin(s, prompt, n_prompt);
-    cli_speech_begin_window(s);
     return 0;
+}
+
+int cli_speech_open(struct cli_speech *s, const struct spw_model_config *c,
+                    const struct cli_speech_file *f, struct spw_error *err)
+{
+    struct spw_audio audio = {0};
+    *s = (struct cli_speech){.config = c, .mel = spw_audio_mel_config(c)};
+    int rc = read_audio(&audio, f, s->mel.rate, err);
+    rc = rc ? rc : make_rows(s, &audio);
+    spw_audio_free(&audio);
+    rc = rc ? rc : add_begin(s, f->begin, f->n_begin);
+    rc = rc ? rc : list_others(s);
+    if (!rc)
+        cli_speech_begin_window(s);
+    else
+        cli_speech_close(s);
+    return rc == -ENOMEM ? spw_fail(err, rc, "%s: no memory for its audio", f->name) : rc;
 }
 
 void cli_speech_close(struct cli_speech *s)
 {
+    spw_result_free(&s->answer);
     spw_free(s->rows);
     spw_free(s->window);
     spw_free(s->tokens);
+    spw_free(s->others);
     *s = (struct cli_speech){0};
+}
+
+uint64_t cli_speech_bytes(const struct cli_speech *s)
+{
+    return (s->n_rows + s->mel.window_frames) * s->mel.n_mels * sizeof *s->rows;
 }
 
 void cli_speech_begin_window(struct cli_speech *s)

@@ -8,6 +8,7 @@
 #define SPW_TOOLS_COMMAND_INPUT_SPEECH_H
 
 #include "model/audio/audio.h"
+#include "runtime/spillway.h"
 #include "tools/command/common.h"
 
 /* Seconds of a row of the spectrogram, and of a time of an answer: both are Whisper's. */
@@ -15,7 +16,7 @@
 #define CLI_SPEECH_TIME_SECONDS 0.02
 
 struct cli_speech {
-    const struct spw_model_config *config; /* borrowed */
+    const struct spw_model_config *config; /* borrowed, while it is open */
     struct spw_mel_config mel;
     float *rows;           /* owned, [n_rows][n_mels]: the spectrogram of the file */
     uint64_t n_rows, seek; /* seek: the row at which the window begins */
@@ -23,13 +24,28 @@ struct cli_speech {
     int32_t *tokens;       /* owned: the source of the window, then the begin of the answer */
     size_t n_tokens;
     int32_t *language; /* in `tokens`, if nobody has said it; NULL: it is known */
+    int32_t *others;   /* owned, [n_others]: the tokens of no language, while it is not known */
+    size_t n_others;
     bool has_times, shows_times;
+    /* Owned: the answers of the windows so far, one after the other; the rest is that of the last
+     * one. */
+    struct spw_result answer;
 };
 
-/* prompt: what the user wants answers to begin with; NULL: nothing. */
-int cli_speech_open(struct cli_speech *s, const struct spw_model_config *c, const char *path,
-                    const int32_t *prompt, size_t n_prompt);
+/* A file of audio, and the tokens that answers to it shall begin with; none: those of the model. */
+struct cli_speech_file {
+    const char *name; /* for messages */
+    const void *data;
+    size_t bytes;
+    const int32_t *begin;
+    size_t n_begin;
+};
+/* Keeps nothing of *f. -EINVAL: the file is not what spw_audio_read_wav reads; -ENOMEM. */
+int cli_speech_open(struct cli_speech *s, const struct spw_model_config *c,
+                    const struct cli_speech_file *f, struct spw_error *err);
 void cli_speech_close(struct cli_speech *s);
+/* Bytes of memory that the audio takes. */
+uint64_t cli_speech_bytes(const struct cli_speech *s);
 /* The window begins at s->seek. */
 void cli_speech_begin_window(struct cli_speech *s);
 /* Whether row s->seek is behind the last one. */

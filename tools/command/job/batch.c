@@ -181,7 +181,9 @@ static int measure_lengths(struct batch *b, struct job_run_options *run)
             *tokens = spw_max_u64(*tokens, request_tokens(&x));
         request_free(&x);
     }
-    if (b->n_new)
+    if (b->model.config.n_mels) /* windows have one length */
+        run->typical = *tokens;
+    else if (b->n_new)
         run->typical = (uint64_t)((double)*tokens * (double)b->new_bytes / (double)b->n_new /
                                   (double)b->longest[0].bytes);
     return 0;

@@ -61,11 +61,6 @@ int job_model_open(struct cli_model *m, const char *path)
     int code = cli_model_open(m, path, false);
     if (code)
         return code;
-    code = cli_refuse_audio(m);
-    if (code) {
-        cli_model_close(m);
-        return code;
-    }
     int rc = m->source->ops->tokenizer(m->source, &m->tokenizer, &err);
     if (rc == -ENOENT)
         return cli_note("%s, so lines need \"tokens\", and answers are token ids", err.text);
@@ -81,6 +76,9 @@ int job_read_prompts(struct cli_inputs *in, const struct cli_options *o, const s
     struct job_lines lines;
     struct job_line line;
     const uint64_t limit = cli_longest_context(o, m);
+    int refused = cli_refuse_audio(m);
+    if (refused)
+        return refused;
     int rc = job_lines_open(&lines, o->prompts), code = 0;
     job_lines_folder(folder, o->prompts);
     while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {

@@ -1,6 +1,7 @@
 /* See run.h. */
 #include "tools/command/job/run.h"
 
+#include "tools/command/input/speech.h"
 #include "tools/command/job/engine.h"
 
 #include <string.h>
@@ -81,7 +82,7 @@ static int submit_choice(struct run *r, struct running *of, struct spw_error *er
     struct spw_request request = request_ask(x, choice, r->is->model->tokenizer != NULL);
     request.given = kept.tokens;
     request.n_given = kept.n_tokens;
-    request.given_hash = kept.hash;
+    request.given_hash = kept.n_tokens ? kept.hash : request.given_hash;
     uint64_t id;
     x->choices[choice].n_kept = kept.n_tokens;
     int rc = spw_batch_submit(r->e.batch, &request, &id, err);
@@ -341,12 +342,22 @@ static bool take_next(struct run *r, bool *is_late)
     return true;
 }
 
+/* Whether the audio of the items that run takes as much memory as it may. */
+static bool holds_much(const struct run *r)
+{
+    const uint64_t most = UINT64_C(1) << 30;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->n_items; i++)
+        bytes += r->items[i]->item->speech ? cli_speech_bytes(r->items[i]->item->speech) : 0;
+    return bytes >= most;
+}
+
 /* Takes the next item from the source, if there is none yet. Waits for a late item as long as
  * nothing runs. */
 static int fetch(struct run *r, struct spw_error *err)
 {
     bool is_late;
-    while (!r->next && !r->code && !cli_interrupted()) {
+    while (!r->next && !r->code && !cli_interrupted() && !holds_much(r)) {
         if (take_next(r, &is_late))
             continue;
         if (!is_late || r->n_asked)
@@ -426,7 +437,7 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     struct request *x = of->item;
     struct request_choice *c = &x->choices[r->asked[i].choice];
     if (e->kind == SPW_EVENT_TEXT)
-        return spw_text_add(&c->text, e->text, e->text_bytes)
+        return spw_text_add(x->speech ? &x->choices->text : &c->text, e->text, e->text_bytes)
                    ? spw_fail(err, -ENOMEM, "out of memory")
                    : 0;
     if (e->kind == SPW_EVENT_TOKEN) {
@@ -438,12 +449,11 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     struct request_refusal why;
     const bool failed = request_failed(&why, e);
     spw_batch_take(r->e.batch, e->request, &c->result);
-    c->has_ended = true;
-    if (request_split(x, r->asked[i].choice, r->is->model->tokenizer))
-        return spw_fail(err, -ENOMEM, "out of memory");
-    job_report_choice(&r->report, x, r->asked[i].choice, r->asked[i].n_given, e->request);
     r->n_ended++;
     r->n_ended_tokens += c->result.n_tokens;
+    job_report_choice(&r->report, x, r->asked[i].choice, r->asked[i].n_given, e->request);
+    if (request_end_choice(x, r->asked[i].choice, r->is->model->tokenizer))
+        return spw_fail(err, -ENOMEM, "out of memory");
     r->asked[i] = r->asked[--r->n_asked];
     of->n_asked--;
     if (++x->n_ended < n_choices(x) && !failed)

@@ -17,10 +17,11 @@ static int read_file(struct request *x, const char *path, struct request_refusal
 {
     struct spw_error err = {0};
     int rc = cli_text_read(path, REQUEST_MAX_FILE_BYTES, &x->file, &x->file_bytes, NULL, &err);
+    if (rc == -ENOMEM)
+        return request_refuse_memory(why);
     if (rc)
-        return rc == -ENOMEM
-                   ? request_refuse_memory(why)
-                   : request_refuse(why, 400, "invalid_file", "file", "file: %s", err.text);
+        return request_refuse(why, 400, "invalid_file", "file", "file: %s%s", err.text,
+                              rc == -ENOENT ? "; names begin in the folder of the input" : "");
     x->digest = XXH3_64bits_withSeed(x->file, x->file_bytes, x->digest);
     return 0;
 }
@@ -98,12 +99,14 @@ static int parse_short(struct request *x, const struct request_reader *r,
                        struct request_refusal *why)
 {
     static const char *const prompts[] = {"prompt", "messages", "tokens", "file"};
+    const json_t *file = json_object_get(x->line, "file");
+    const bool begins = file && r->model->config.n_source_layers; /* the answer to the file */
     const char *found = NULL;
     x->body = x->line;
     for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
         if (!json_object_get(x->line, prompts[i]))
             continue;
-        if (found)
+        if (found && !(begins && !strcmp(prompts[i], "file") && strcmp(found, "messages")))
             return request_refuse(why, 400, "invalid_value", prompts[i],
                                   "found both \"%s\" and \"%s\", expected one of them", found,
                                   prompts[i]);
@@ -114,7 +117,6 @@ static int parse_short(struct request *x, const struct request_reader *r,
                               "found no prompt, expected \"prompt\", \"messages\", \"tokens\" or "
                               "\"file\"");
     SPW_TRY(request_obey_search(x, r, why));
-    const json_t *file = json_object_get(x->line, "file");
     return file ? find_file(x, r, file, why) : 0;
 }
 

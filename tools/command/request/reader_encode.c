@@ -1,4 +1,5 @@
 /* The tokens of prompts: see reader.h. */
+#include "tools/command/input/speech.h"
 #include "tools/command/request/reader_parts.h"
 
 #include <stdlib.h>
@@ -16,22 +17,27 @@ int request_refuse_call(struct request_refusal *why, int rc, const char *key,
                           err->text[0] ? err->text : strerror(-rc));
 }
 
-static int check_ids(const struct request_reader *r, const char *param,
-                     const struct request_prompt *p, struct request_refusal *why)
+static int check_vocab(const char *param, const struct request_prompt *p, uint32_t vocab,
+                       struct request_refusal *why)
 {
-    const struct spw_model_config *c = &r->model->config;
-    const uint32_t vocab = spw_config_vocab(c, c->n_source_layers);
-    if (c->stack_positions && p->n > c->stack_positions)
-        return request_refuse(why, 400, "context_length_exceeded", param,
-                              "%s: found %zu tokens, expected at most %llu, as many as the model "
-                              "has positions for",
-                              param, p->n, (unsigned long long)c->stack_positions);
     for (size_t i = 0; i < p->n; i++)
         if (p->tokens[i] < 0 || (uint32_t)p->tokens[i] >= vocab)
             return request_refuse(why, 400, "invalid_value", param,
                                   "%s: token %zu: found id %d, expected 0 to %u", param, i + 1,
                                   (int)p->tokens[i], vocab - 1);
     return 0;
+}
+
+static int check_ids(const struct request_reader *r, const char *param,
+                     const struct request_prompt *p, struct request_refusal *why)
+{
+    const struct spw_model_config *c = &r->model->config;
+    if (c->stack_positions && p->n > c->stack_positions)
+        return request_refuse(why, 400, "context_length_exceeded", param,
+                              "%s: found %zu tokens, expected at most %llu, as many as the model "
+                              "has positions for",
+                              param, p->n, (unsigned long long)c->stack_positions);
+    return check_vocab(param, p, spw_config_vocab(c, c->n_source_layers), why);
 }
 
 int request_encode_prompt(const struct request_reader *r, const char *param,
@@ -53,8 +59,8 @@ static int encode_text(const struct request_reader *r, const char *param, const 
     return request_encode_prompt(r, param, &e, out, why);
 }
 
-static int read_ids(const struct request_reader *r, const char *param, const json_t *list,
-                    struct request_prompt *out, struct request_refusal *why)
+static int list_ids(const char *param, const json_t *list, struct request_prompt *out,
+                    struct request_refusal *why)
 {
     size_t n = json_array_size(list);
     if (n == 0)
@@ -70,6 +76,13 @@ static int read_ids(const struct request_reader *r, const char *param, const jso
             return request_refuse_value(why, param, id, "a token id");
         out->tokens[i] = (int32_t)value;
     }
+    return 0;
+}
+
+static int read_ids(const struct request_reader *r, const char *param, const json_t *list,
+                    struct request_prompt *out, struct request_refusal *why)
+{
+    SPW_TRY(list_ids(param, list, out, why));
     return check_ids(r, param, out, why);
 }
 
@@ -116,22 +129,100 @@ static int read_completion(struct request *x, const struct request_reader *r,
     return 0;
 }
 
+/* What the answer to a file begins with. */
+static int read_begin(struct request *x, const struct request_reader *r, struct request_prompt *out,
+                      struct request_refusal *why)
+{
+    const json_t *prompt = json_object_get(x->body, "prompt");
+    const json_t *tokens = json_object_get(x->body, "tokens");
+    const struct spw_encoding e = {.text = json_string_value(prompt),
+                                   .bytes = json_string_length(prompt)};
+    if (tokens)
+        SPW_TRY(list_ids("tokens", tokens, out, why));
+    else if (prompt && !json_is_string(prompt))
+        return request_refuse_value(why, "prompt", prompt, "a text");
+    else if (prompt)
+        SPW_TRY(request_encode_prompt(r, "prompt", &e, out, why));
+    return check_vocab(tokens ? "tokens" : "prompt", out,
+                       spw_config_vocab(&r->model->config, false), why);
+}
+
+/* What has no meaning for several windows. */
+static int check_speech(const struct request *x, struct request_refusal *why)
+{
+    const struct {
+        const char *key, *expected;
+        bool is_given;
+    } rows[] = {{"n", "one answer", x->n_choices > 1},
+                {"num_beams", "no search", x->beams.n_beams},
+                {"stop", "no stop texts", x->stop.n},
+                {"logprobs", "no log-probabilities", x->logprobs}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].is_given)
+            return request_refuse(why, 400, "unsupported_value", rows[i].key,
+                                  "%s: the transcription of a file has %s", rows[i].key,
+                                  rows[i].expected);
+    return 0;
+}
+
+static int open_speech(struct request *x, const struct request_reader *r,
+                       struct request_prompt *begin, struct request_refusal *why)
+{
+    struct spw_error err = {0};
+    const struct cli_speech_file f = {json_string_value(json_object_get(x->body, "file")), x->file,
+                                      x->file_bytes, begin->tokens, begin->n};
+    SPW_TRY(check_speech(x, why));
+    x->speech = spw_alloc_zero(1, sizeof *x->speech);
+    const int rc = x->speech ? cli_speech_open(x->speech, &r->model->config, &f, &err) : -ENOMEM;
+    if (rc == -ENOMEM)
+        return request_refuse_memory(why);
+    if (rc)
+        return request_refuse(why, 400, "invalid_file", "file", "file: %s", err.text);
+    spw_free(begin->tokens); /* the windows have them */
+    *begin = (struct request_prompt){.n = x->speech->n_tokens};
+    return 0;
+}
+
+/* The file is the source of a model with an encoder: audio, or a text. */
+static int read_source(struct request *x, const struct request_reader *r,
+                       struct request_refusal *why)
+{
+    const struct spw_model_config *c = &r->model->config;
+    struct request_prompt source = {.n = c->n_audio}, *out = &x->prompts[0];
+    SPW_TRY(read_begin(x, r, out, why));
+    int rc = c->n_mels ? open_speech(x, r, out, why)
+                       : encode_text(r, "file", x->file, x->file_bytes, &source, why);
+    if (!rc && !c->n_mels && cli_join_source(&out->tokens, &out->n, c, source.tokens, source.n))
+        rc = request_refuse_memory(why);
+    spw_free(source.tokens);
+    if (!rc && x->max_is_default)
+        x->max_new_tokens = cli_max_new_tokens(r->o, c, out->n - source.n);
+    return rc;
+}
+
+static int read_file(struct request *x, const struct request_reader *r, struct request_refusal *why)
+{
+    int rc = r->model->config.n_source_layers
+                 ? read_source(x, r, why)
+                 : encode_text(r, "file", x->file, x->file_bytes, &x->prompts[0], why);
+    spw_free(x->file);
+    x->file = NULL;
+    return rc;
+}
+
 static int read_short(struct request *x, struct request_reader *r, struct request_refusal *why)
 {
     const json_t *prompt = json_object_get(x->body, "prompt");
     SPW_TRY(add_prompts(x, 1, why));
+    if (x->file)
+        return read_file(x, r, why);
     if (prompt && !json_is_string(prompt))
         return request_refuse_value(why, "prompt", prompt, "a text");
     if (prompt)
         return read_prompt(r, "prompt", prompt, &x->prompts[0], why);
     if (json_object_get(x->body, "messages"))
         return request_read_chat(x, r, &x->prompts[0], why);
-    if (!x->file)
-        return read_ids(r, "tokens", json_object_get(x->body, "tokens"), &x->prompts[0], why);
-    int rc = encode_text(r, "file", x->file, x->file_bytes, &x->prompts[0], why);
-    spw_free(x->file);
-    x->file = NULL;
-    return rc;
+    return read_ids(r, "tokens", json_object_get(x->body, "tokens"), &x->prompts[0], why);
 }
 
 static int read_prompts(struct request *x, struct request_reader *r, struct request_refusal *why)
@@ -147,6 +238,11 @@ static int read_prompts(struct request *x, struct request_reader *r, struct requ
 int request_encode(struct request *x, struct request_reader *r, struct request_refusal *why)
 {
     SPW_TRY(request_read_options(x, r, why));
+    if (r->model->config.n_mels && !x->file)
+        return request_refuse(why, 400, "unsupported_value", "file",
+                              "the model (%s) listens to audio, expected a line with \"file\": the "
+                              "name of a WAV file",
+                              r->model->config.model_type);
     SPW_TRY(read_prompts(x, r, why));
     if (r->model->config.stack_positions)
         x->max_new_tokens = spw_min_u64(x->max_new_tokens, r->model->config.stack_positions);

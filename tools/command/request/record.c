@@ -3,6 +3,7 @@
  * our own, which clients ignore. */
 #include "tools/command/request/record.h"
 
+#include "tools/command/input/speech.h"
 #include "tools/command/request/record_logprobs.h"
 #include "tools/command/output/report.h"
 
@@ -246,10 +247,11 @@ static void add_short(json_t **to, const struct request *x, size_t i,
                       const struct request_names *names)
 {
     const struct request_choice *c = &x->choices[i];
+    const struct spw_result *result = x->speech ? &x->speech->answer : &c->result;
     cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, cli_json_grown(&c->text)));
     if (c->reasoning.n)
         cli_json_add(to, "reasoning", cli_json_grown(&c->reasoning));
-    cli_report_result(to, x->prompts[0].n, &c->result);
+    cli_report_result(to, x->prompts[x->n_prompts - 1].n, result); /* one, or that of a window */
     if (c->n_reasoning_tokens)
         cli_json_add(to, "n_reasoning", CLI_JSON(c->n_reasoning_tokens));
     /* An answer does not depend on the budgets, and waterlines do. */

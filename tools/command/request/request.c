@@ -2,6 +2,7 @@
 #include "tools/command/request/request.h"
 
 #include "base/grow.h"
+#include "tools/command/transcribe.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -32,6 +33,9 @@ void request_free(struct request *x)
     for (int k = 0; k < SPW_TOKEN_LISTS; k++)
         spw_free(x->token_lists[k]);
     spw_free(x->file);
+    if (x->speech)
+        cli_speech_close(x->speech);
+    spw_free(x->speech);
     spw_free(x->tools_json);
     spw_grammar_close(x->grammar);
     json_decref(x->line);
@@ -110,6 +114,34 @@ int request_split(struct request *x, size_t choice, const struct spw_tokenizer *
     return rc ? rc : request_count_reasoning(x, choice, t);
 }
 
+static int add_text(void *choice, const char *text, size_t bytes)
+{
+    struct request_choice *c = choice;
+    return spw_text_add(&c->text, text, bytes);
+}
+
+/* All windows have one text. */
+static int end_window(struct request *x, size_t choice, const struct spw_tokenizer *t)
+{
+    const size_t n = x->n_prompts;
+    const struct cli_speech_text to = {t, add_text, &x->choices[0]};
+    SPW_TRY(cli_speech_take(x->speech, &x->choices[choice].result, &to));
+    if (cli_speech_ends(x->speech))
+        return 0;
+    SPW_TRY(spw_resize(&x->prompts, n + 1, sizeof *x->prompts));
+    SPW_TRY(spw_resize(&x->choices, n + 1, sizeof *x->choices));
+    x->prompts[n] = (struct request_prompt){.n = x->speech->n_tokens};
+    x->choices[n] = (struct request_choice){0};
+    x->n_prompts++;
+    return 0;
+}
+
+int request_end_choice(struct request *x, size_t choice, const struct spw_tokenizer *t)
+{
+    x->choices[choice].has_ended = true;
+    return x->speech ? end_window(x, choice, t) : request_split(x, choice, t);
+}
+
 /* What ends the reasoning of an answer; NULL: the answer begins at once. A call in channels names
  * its own channel. */
 static const char *answer_begins_after(const struct request *x, const struct request_prompt *p)
@@ -143,6 +175,8 @@ struct spw_request request_ask(const struct request *x, size_t choice, bool text
     r.sampling.stream = k;
     r.beams = x->beams;
     r.beams.n_return = x->n_choices;
+    if (x->speech)
+        cli_speech_ask(x->speech, &r);
     return r;
 }
 

@@ -52,6 +52,9 @@ struct request {
     size_t bytes;    /* of the line */
     char *file;      /* owned until the item is encoded: the text of the file that the line names */
     size_t file_bytes;
+    /* Owned: the audio of the file, whose windows are the prompts: the next one is there when the
+     * one before has its answer. NULL: the model reads text. */
+    struct cli_speech *speech;
 
     struct request_prompt *prompts; /* owned, [n_prompts] */
     size_t n_prompts;
@@ -100,6 +103,9 @@ static inline uint32_t request_together(const struct request *x)
 {
     return x->beams.n_beams ? x->n_choices : 1;
 }
+/* The request of the batch has ended, and its choice has the result. Makes what the item has of it:
+ * the parts of its text; or the text of a window, and the next one. 0 or -ENOMEM. */
+int request_end_choice(struct request *x, size_t choice, const struct spw_tokenizer *t);
 /* Tokens of its longest prompt and answer. */
 uint64_t request_tokens(const struct request *x);
 /* Bytes that the tokens and log-probabilities of the prompts and of all answers take, at most. */
