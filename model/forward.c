@@ -93,9 +93,9 @@ static struct spw_gather_args gather_args(const struct spw_forward *f, const voi
                                     .dtype = f->dtype};
 }
 
-/* y = norm(x), plus the residual if there is one, times the factor if there is one. */
-static int norm_of(const struct spw_forward *f, enum spw_norm_kind kind, float eps, uint64_t weight,
-                   const void *x, const void *residual, uint64_t factor, void *y, size_t rows)
+int spw_forward_norm(const struct spw_forward *f, enum spw_norm_kind kind, float eps,
+                     uint64_t weight, const void *x, const void *residual, uint64_t factor, void *y,
+                     size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
     struct spw_norm_args a = norm_args(f, weight, x, y, rows, c->hidden);
@@ -111,7 +111,7 @@ static int norm(const struct spw_forward *f, uint64_t weight, const void *x, con
                 void *y, size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
-    return norm_of(f, c->norm, c->rms_eps, weight, x, residual, SPW_SMALL_NONE, y, rows);
+    return spw_forward_norm(f, c->norm, c->rms_eps, weight, x, residual, SPW_SMALL_NONE, y, rows);
 }
 
 /* h = (h + norm(x)) times the factor, if there is one. */
@@ -119,7 +119,7 @@ static int norm_added(const struct spw_forward *f, uint64_t weight, const void *
                       void *h, size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
-    return norm_of(f, c->norm, c->post_eps, weight, x, h, factor, h, rows);
+    return spw_forward_norm(f, c->norm, c->post_eps, weight, x, h, factor, h, rows);
 }
 
 /* h = norm(h), if the model has this norm. */
@@ -184,7 +184,7 @@ int spw_forward_linear_added(const struct spw_forward *f, const struct spw_opera
         return linear(f, m, bias, x, h, h, rows);
     SPW_TRY(linear(f, m, bias, x, NULL, y, rows));
     if (after_norm == SPW_SMALL_NONE)
-        return norm_of(f, SPW_NORM_NONE, 0, scale, y, h, SPW_SMALL_NONE, h, rows);
+        return spw_forward_norm(f, SPW_NORM_NONE, 0, scale, y, h, SPW_SMALL_NONE, h, rows);
     return norm_added(f, after_norm, y, factor, h, rows);
 }
 

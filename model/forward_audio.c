@@ -19,18 +19,7 @@ static int convolve(const struct spw_forward *f, const struct spw_operand *m, ui
 static int scale(const struct spw_forward *f, uint64_t vector, const void *x, const void *residual,
                  void *y, size_t rows)
 {
-    const size_t cols = f->weights->config->hidden;
-    return f->ops->norm(&(struct spw_norm_args){.x = x,
-                                                .y = y,
-                                                .residual = residual,
-                                                .weight = spw_forward_vector(f, vector),
-                                                .rows = rows,
-                                                .cols = cols,
-                                                .x_stride = cols,
-                                                .y_stride = cols,
-                                                .kind = SPW_NORM_NONE,
-                                                .dtype = f->dtype},
-                        f->stream);
+    return spw_forward_norm(f, SPW_NORM_NONE, 0, vector, x, residual, SPW_SMALL_NONE, y, rows);
 }
 
 int spw_forward_audio(const struct spw_forward *f, const struct spw_layer_weights *m,

@@ -29,6 +29,10 @@ int spw_forward_linear(const struct spw_forward *f, const struct spw_operand *m,
 int spw_forward_linear_added(const struct spw_forward *f, const struct spw_operand *m,
                              enum spw_branch branch, uint64_t bias, uint64_t after_norm,
                              uint64_t factor, const void *x, void *h, size_t rows);
+/* y = norm(x), plus the residual if there is one, times the factor if there is one. */
+int spw_forward_norm(const struct spw_forward *f, enum spw_norm_kind kind, float eps,
+                     uint64_t weight, const void *x, const void *residual, uint64_t factor, void *y,
+                     size_t rows);
 /* *x: what a product reads: norm(h) in b.x, or h in a family without a norm before the product. */
 int spw_forward_normed(const struct spw_forward *f, uint64_t weight, const void *h, const void **x,
                        size_t rows);

@@ -46,11 +46,6 @@ static int copy(const struct spw_kv_seq *seq, void *to, const void *from, enum s
     return spw_lane_copy(kv->lane, to, from, kv->o.states.bytes, link, kv->lane->compute);
 }
 
-bool spw_kv_has_states(const struct spw_kv *kv)
-{
-    return kv->states.n;
-}
-
 /* ---- a pass ---- */
 
 int spw_kv_state_enter(struct spw_kv_seq *seq, uint32_t layer)

@@ -21,8 +21,6 @@ extern const struct spw_layer_store_ops spw_state_store;
 /* Of layers that store nothing. */
 extern const struct spw_layer_store_ops spw_nothing_store;
 
-/* Whether layers of the cache have states. */
-bool spw_kv_has_states(const struct spw_kv *kv);
 /* Before rows pass the layer: its state comes to the device, if it is not there. */
 int spw_kv_state_enter(struct spw_kv_seq *seq, uint32_t layer);
 /* Its address there, until leave. */

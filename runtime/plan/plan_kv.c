@@ -105,17 +105,11 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     return n;
 }
 
-/* Gives the layers so many tiles on the device, whatever passes. */
-static void set_on_device(struct spw_residency *r, uint32_t tiles)
-{
-    r->resident = r->resident_pass = r->pass = tiles;
-}
-
 /* Before the division: full layers have nothing on the device, windows are there whole. */
 static void start_residency(struct spw_plan *p, const struct spw_plan_need *need)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        set_on_device(&p->residency[k], p->residency[k].window.tokens ? need->window_tiles : 0);
+        spw_residency_fix(&p->residency[k], p->residency[k].window.tokens ? need->window_tiles : 0);
         p->residency[k].host = UINT32_MAX;
     }
 }
@@ -129,7 +123,7 @@ static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
     p->new_frames = (uint32_t)need->extra;
     p->retains = p->may_retain;
     if (frames >= need->all) {
-        set_on_device(&p->residency[p->full_kind], p->max_tiles);
+        spw_residency_fix(&p->residency[p->full_kind], p->max_tiles);
         return;
     }
     const struct spw_session_tiles t = spw_session_tiles(p, in->context);

@@ -47,11 +47,6 @@ uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_t
     return n_sliding(p) * window + spw_plan_n_full(p) * t->full;
 }
 
-static void set_on_device(struct spw_residency *r, uint64_t tiles)
-{
-    r->resident = r->resident_pass = r->pass = (uint32_t)tiles;
-}
-
 void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
                         const struct spw_session_tiles *t, uint64_t frames)
 {
@@ -64,8 +59,8 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
     /* While windows are not whole, waiting layers keep one tile: see spw_lower_of. */
     bool whole = !sliding || slide == t->window;
     if (sliding)
-        set_on_device(&kinds[p->window_kind], slide);
-    set_on_device(r, 1);
+        spw_residency_fix(&kinds[p->window_kind], slide);
+    spw_residency_fix(r, 1);
     if (!full)
         return;
     r->resident = (uint32_t)spw_max_u64(spw_min_u64(left / full, t->full), 1);

@@ -39,6 +39,12 @@ uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_t
 void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
                         const struct spw_session_tiles *t, uint64_t frames);
 
+/* Gives the layers so many tiles on the device, whatever passes. */
+static inline void spw_residency_fix(struct spw_residency *r, uint64_t tiles)
+{
+    r->resident = r->resident_pass = r->pass = (uint32_t)tiles;
+}
+
 /* The most tiles of a slice that all open sessions may hold together. The number does not depend on
  * the budgets, so sessions that fit a plan fit another one that takes its place. */
 static inline uint64_t spw_share_most_tiles(const struct spw_plan *p)

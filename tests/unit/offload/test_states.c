@@ -118,7 +118,6 @@ static void open_world(struct world *w, bool stay, uint32_t n_checkpoints)
                    .disk = w->disk,
                    .n_disk_checkpoints = n_on_disk}};
     CHECK(spw_kv_open(&w->kv, &w->lane, &o) == 0);
-    CHECK(spw_kv_has_states(w->kv));
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         w->kinds[k] = (struct spw_residency){.store = spw_layer_kinds[k].store};
 }
