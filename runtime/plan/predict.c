@@ -154,16 +154,19 @@ static void predict(struct spw_prediction *out, const struct spw_machine *m)
                                                       : SPW_BOUND_DISK;
 }
 
-/* Each layer with experts waits for the drive once, if it misses any there. */
+/* Each layer with experts waits for the drive once, if it misses any there. For a GPU, experts from
+ * the drive come into host memory; they cross the link or are multiplied like those that lay there.
+ */
 static void add_experts(struct spw_prediction *out, const struct spw_plan_info *p,
                         const struct spw_machine *m, const struct spw_drive *d)
 {
     const bool on_host = fmax(p->decode_rows, 1) <= p->host_rows && m->host_bytes_per_second > 0;
-    const double link = (double)p->decode_expert_host_bytes /
+    const double bytes = (double)p->decode_expert_disk_bytes;
+    const double link = ((double)p->decode_expert_host_bytes + (*m->gpu ? bytes : 0)) /
                         (on_host ? m->host_bytes_per_second : m->copy_bytes_per_second);
-    const double bytes = d ? (double)p->decode_expert_disk_bytes : 0;
     const double disk =
-        bytes > 0 ? bytes / d->read_bytes_per_second + p->n_expert_layers * d->latency_seconds : 0;
+        d && bytes > 0 ? bytes / d->read_bytes_per_second + p->n_expert_layers * d->latency_seconds
+                       : 0;
     if (fmax(link, disk) > out->seconds)
         out->bound = disk > link ? SPW_BOUND_DISK : on_host ? SPW_BOUND_COMPUTE : SPW_BOUND_LINK;
     *(on_host ? &out->compute_seconds : &out->link_seconds) += link;

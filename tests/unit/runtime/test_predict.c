@@ -192,6 +192,12 @@ static void test_experts(void)
     p.decode_expert_host_bytes = (uint64_t)1e9;
     const double link = 1e9 / 25e9, products = 2e9 / gpu.read_bytes_per_second;
     check(&p, &both, NULL, products + link, SPW_BOUND_LINK);
+    p.decode_expert_disk_bytes = (uint64_t)2e9; /* cross the link, too; the drive takes longer */
+    const struct spw_drive fast = {.read_bytes_per_second = 40e9},
+                           slow = {.read_bytes_per_second = 4e9};
+    check(&p, &both, &fast, products + 3 * link, SPW_BOUND_LINK);
+    check(&p, &both, &slow, products + 0.5, SPW_BOUND_DISK);
+    p.decode_expert_disk_bytes = 0;
     both.host_bytes_per_second =
         50e9; /* the host multiplies them, but in steps of few rows alone */
     p.host_rows = 1;
