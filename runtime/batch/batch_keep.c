@@ -63,9 +63,9 @@ static uint64_t count_common(const struct spw_batch *b, const struct spw_ended_s
     const struct spw_session *s = x->session;
     if (!x->is_free || !is_useful(x))
         return 0;
-    const uint64_t most = spw_batch_first_tokens(&to->answer.request) - 1;
+    const uint64_t first = spw_batch_first_tokens(&to->answer.request);
     const uint64_t n =
-        spw_common_prefix(s->tokens, to->answer.tokens, spw_min_u64(most, s->n_tokens));
+        spw_min_u64(first - 1, spw_common_prefix(s->tokens, s->n_tokens, to->answer.tokens, first));
     return n == s->n_tokens ? n : spw_kv_reach(s->seq.kv, b->engine->plan.residency, n);
 }
 
@@ -142,7 +142,7 @@ static bool is_double(const struct spw_batch *b, const struct spw_session *s)
 {
     for (struct spw_session *t = NULL; (t = spw_engine_next(b->engine, t));)
         if (t != s && t->cached && t->n_tokens >= s->n_tokens &&
-            spw_common_prefix(s->tokens, t->tokens, s->n_tokens) == s->n_tokens)
+            spw_common_prefix(s->tokens, s->n_tokens, t->tokens, t->n_tokens) == s->n_tokens)
             return true;
     return false;
 }

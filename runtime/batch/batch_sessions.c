@@ -85,7 +85,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
     if (s && s->cached)
         p->n_held = spw_min_u64(x->answer.n_tokens, s->n_tokens);
     if (s && s == x->answer.request.session) { /* which may hold other tokens */
-        p->n_held = spw_common_prefix(p->tokens, s->tokens, p->n_held);
+        p->n_held = spw_common_prefix(p->tokens, x->answer.n_tokens, s->tokens, s->n_tokens);
         if (p->n_held < s->n_tokens && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
             p->n_held =
                 0; /* its first step cuts it back; before that nobody can be forked from it */

@@ -28,7 +28,7 @@
 /* How many first tokens the session and the span have in common. */
 static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
 {
-    return spw_common_prefix(s->tokens, span->tokens, spw_min_u64(s->n_tokens, span->n_tokens));
+    return spw_common_prefix(s->tokens, s->n_tokens, span->tokens, span->n_tokens);
 }
 
 static uint64_t source_of(const struct spw_engine *e, const struct spw_span *s)
@@ -53,11 +53,10 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
         if (spans[j].session == s->session)
             return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
     const uint64_t n_source = source_of(e, s);
-    if (e->model.config.n_source_layers &&
-        (!n_source || n_source + s->n_logits > s->n_tokens || n_source == s->n_tokens))
+    if (e->model.config.n_source_layers && (!n_source || n_source + s->n_logits > s->n_tokens))
         return spw_fail(err, -EINVAL,
                         "span %zu: %llu tokens of a source and %zu others; a sequence of a model "
-                        "with an encoder has some of both, and logits after the others",
+                        "with an encoder begins with a source, and has logits after the others",
                         i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source));
     if (s->n_tokens > spw_config_most_tokens(&e->model.config, n_source))
         return spw_fail(err, -E2BIG,

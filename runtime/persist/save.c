@@ -88,8 +88,7 @@ static int open_before(struct save *v)
     memcpy(&h, i->state, sizeof h);
     if (h.rope_table != v->s->rope_table || h.mixed != v->s->mixed)
         return 0;
-    uint64_t n = spw_min_u64(i->n_tokens, v->s->n_tokens);
-    v->n_shared = spw_common_prefix(i->tokens, v->s->tokens, n);
+    v->n_shared = spw_common_prefix(i->tokens, i->n_tokens, v->s->tokens, v->s->n_tokens);
     return 0;
 }
 

@@ -1,19 +1,21 @@
 /* Prompts that begin alike: see shared_prompt.h. */
 #include "runtime/rules/shared_prompt.h"
 
+#include "model/config/config.h"
 #include "quant/residual.h"
 
 #include <string.h>
 
-uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n)
+uint64_t spw_common_prefix(const int32_t *a, uint64_t n_a, const int32_t *b, uint64_t n_b)
 {
     enum { BLOCK = 1024 }; /* a whole book is compared for each token of an answer */
+    const uint64_t n = spw_min_u64(n_a, n_b);
     uint64_t i = 0;
     while (i + BLOCK <= n && !memcmp(a + i, b + i, BLOCK * sizeof *a))
         i += BLOCK;
     while (i < n && a[i] == b[i])
         i++;
-    const bool in_source = i < n ? a[i] < 0 || b[i] < 0 : i && a[i - 1] < 0;
+    const bool in_source = (i < n_a && a[i] < 0) || (i < n_b && b[i] < 0);
     return in_source ? 0 : i;
 }
 
@@ -23,14 +25,13 @@ static uint64_t can_share(struct spw_sharing by, const struct spw_prompt *donor,
 {
     if (donor->is_alone || taker->is_alone || !donor->tokens || !taker->tokens)
         return 0;
-    uint64_t n = spw_common_prefix(donor->tokens, taker->tokens,
-                                   spw_min_u64(donor->n_tokens, taker->n_tokens - 1));
+    uint64_t n = spw_common_prefix(donor->tokens, donor->n_tokens, taker->tokens, taker->n_tokens);
+    n = spw_min_u64(n, taker->n_tokens - 1);
     if (donor->n_held > n && by.needs_checkpoint)
         return 0; /* a window has moved on, or tiles were quantized: it cannot be cut back */
     if (n > donor->n_held && n - donor->n_held < by.chunk)
         n = donor->n_held; /* the rest is not worth a step of the donor */
-    /* A step that computes a source alone has no rows for the decoder: there is none. */
-    return n < SPW_TILE_TOKENS || donor->tokens[n - 1] < 0 ? 0 : n;
+    return n < SPW_TILE_TOKENS ? 0 : n;
 }
 
 /* The most that prompt `taker` can share with another one, as spw_shared_prompt. Of the prompts
@@ -64,7 +65,8 @@ uint64_t spw_shared_tiles(struct spw_sharing by, const struct spw_prompt *prompt
 {
     uint64_t shared = by.needs_checkpoint ? 0 : spw_shared_prompt(by, prompts, n, taker, donor);
     if (shared && !(prompts[*donor].is_open && prompts[*donor].n_held >= shared))
-        shared = spw_sub_u64(shared, by.chunk - 1);
+        shared = spw_max_u64(spw_sub_u64(shared, by.chunk - 1),
+                             spw_source_length(prompts[taker].tokens, shared));
     return shared / SPW_TILE_TOKENS;
 }
 

@@ -26,9 +26,9 @@ struct spw_prompt {
     bool is_alone;   /* it shares nothing */
 };
 
-/* How far two sequences of n tokens agree. A source (spw_source_token) is the same as a whole or
- * not at all: every row of it depends on all the others. */
-uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
+/* How far two sequences of n_a and n_b tokens agree. A source (spw_source_token) is the same as a
+ * whole or not at all: every row of it depends on all the others. */
+uint64_t spw_common_prefix(const int32_t *a, uint64_t n_a, const int32_t *b, uint64_t n_b);
 
 /* Of n prompts in the order of the batch, the one that prompt `taker` should begin with: the
  * result is how many of its tokens, and *donor the prompt that has the most of them in common with
@@ -42,8 +42,8 @@ uint64_t spw_shared_prompt(struct spw_sharing by, const struct spw_prompt *promp
                            uint32_t taker, uint32_t *donor);
 
 /* Whole tiles that the taker will have in common with prompt *donor at least, before anything is
- * computed: a donor that does not hold all of them may leave up to a chunk to the taker. 0 where
- * sessions begin at checkpoints. */
+ * computed: a donor that does not hold all of them may leave up to a chunk to the taker, but
+ * nothing of a source. 0 where sessions begin at checkpoints. */
 uint64_t spw_shared_tiles(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
                           uint32_t taker, uint32_t *donor);
 

@@ -1,6 +1,7 @@
 /* Beam searches in a batch whose memory is tight, beside other requests: their bits, what they wait
  * for, and that the beams of a search end together. test_engine's walks have one search among many
  * operations. */
+#include "offload/kv/kv_tile.h"
 #include "runtime/batch/batch_parts.h"
 #include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
@@ -338,10 +339,98 @@ static void check_cancel(bool keeps)
     tiny_model_remove(x.dir);
 }
 
+/* ---- a long prompt ---- */
+
+enum { LONG = RUN_UNDER_TSAN ? 1000 : 4000, N_LONG = 4, WIDE = RUN_UNDER_TSAN ? 12 : 40, FEW = 8 };
+
+static struct spw_options long_options(uint32_t sessions)
+{
+    return (struct spw_options){.backend = TEST_BACKEND,
+                                .compute = SPW_DTYPE_F32,
+                                .context = LONG + N_LONG,
+                                .past_positions = true,
+                                .sessions = sessions,
+                                .threads = 2};
+}
+
+/* n beams in as many groups. Returns the most frames that tiles had on the device. */
+static uint32_t search_long(const char *dir, const struct spw_options *o, uint32_t n,
+                            struct spw_result *results)
+{
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    int32_t prompt[LONG];
+    uint32_t most = 0;
+    uint64_t id;
+    int rc = 1;
+    run_ids(prompt, LONG, 90, 5);
+    struct spw_engine *e = run_open(dir, o);
+    const struct spw_request q = {
+        .prompt = prompt,
+        .n_prompt = LONG,
+        .max_new_tokens = N_LONG,
+        .ignore_eos = true,
+        .beams = {.n_beams = n, .n_groups = n, .diversity_penalty = 0.5F, .length_penalty = 1}};
+    CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
+    while (rc > 0) {
+        rc = spw_batch_step(b, &err);
+        const struct spw_tier *t = &e->kv->device;
+        most = spw_max_u32(most, t->frames.n_frames - spw_tier_n_free(t));
+    }
+    CHECK_MSG(!rc, "%s", err.text);
+    for (uint32_t i = 0; i < n; i++)
+        CHECK(!spw_batch_take(b, id + i, &results[i]));
+    run_check_peaks(e, o, dir);
+    spw_batch_close(b);
+    spw_engine_close(e);
+    return most;
+}
+
+/* Memory for three sessions, and no more, has room for the beams: they share the prompt, which in a
+ * model with an encoder is the source. */
+static void check_long(const char *dir, uint32_t n_slices)
+{
+    struct spw_result all[WIDE], few[WIDE], one;
+    struct spw_error err = {0};
+    struct spw_options o = long_options(WIDE);
+    struct spw_plan_info info;
+    search_long(dir, &o, WIDE, all);
+    o.full_sessions = 3;
+    run_tight(dir, &o, 0);
+    CHECK_MSG(!spw_plan_query(&info, dir, &o, &err), "%s", err.text);
+    o.host_bytes = info.smallest_host_bytes;
+    o.full_sessions++;
+    CHECK(spw_plan_query(&info, dir, &o, &err) == -ENOMEM);
+    o.full_sessions--;
+    search_long(dir, &o, WIDE, few);
+    for (int i = 0; i < WIDE; i++) {
+        CHECK_MSG(all[i].n_tokens == few[i].n_tokens &&
+                      !memcmp(all[i].tokens, few[i].tokens, all[i].n_tokens * sizeof(int32_t)) &&
+                      !memcmp(&all[i].score, &few[i].score, sizeof all[i].score),
+                  "%s: beam %d", dir, i);
+        spw_result_free(&all[i]);
+        spw_result_free(&few[i]);
+    }
+    o = long_options(FEW);
+    const uint32_t of_one = search_long(dir, &o, 1, &one), of_few = search_long(dir, &o, FEW, few);
+    const uint32_t own = spw_waterline_tiles(LONG + N_LONG) - LONG / SPW_TILE_TOKENS;
+    CHECK_MSG(of_few <= 1.05 * of_one + FEW * own * n_slices, "%s: %u beams: %u frames, one: %u",
+              dir, FEW, of_few, of_one);
+    spw_result_free(&one);
+    for (int i = 0; i < FEW; i++)
+        spw_result_free(&few[i]);
+}
+
 int main(void)
 {
+    struct room x;
     if (!run_is_there())
         return CHECK_SKIP;
+    room_make(&x, &tiny_narrow, 1);
+    check_long(x.dir, tiny_narrow.layers);
+    tiny_model_remove(x.dir);
+    check_long("tests/golden/t5_relu", 2);
     check_bits(&tiny_models[0], 2, 1, SPW_KV_EXACT);
     check_bits(&tiny_models[0], 3, 0, SPW_KV_INT8);
     check_bits(tiny_model_of("mistral"), 3, 1, SPW_KV_EXACT);

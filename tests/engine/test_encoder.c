@@ -316,6 +316,106 @@ static void check_batch(const struct truth *t)
     }
 }
 
+/* ---- requests with one source ---- */
+
+enum { SHARERS = 6, MAX_TILES = (CONTEXT + SPW_TILE_TOKENS - 1) / SPW_TILE_TOKENS };
+
+/* Requests that read one source; the second half of them begins with other tokens. */
+struct sharers {
+    int32_t prompts[SHARERS][CONTEXT];
+    struct spw_request requests[SHARERS];
+    struct spw_plan_request lengths[SHARERS];
+    size_t n_source;
+};
+
+static void make_sharers(struct sharers *x, const struct truth *t)
+{
+    x->n_source = t->audio[0] ? t->n_source[0] : MOST_SOURCE;
+    for (int i = 0; i < SHARERS; i++) {
+        int32_t *prompt = x->prompts[i];
+        run_ids(prompt, CONTEXT, 90, 3);
+        for (size_t k = 0; k < x->n_source; k++)
+            prompt[k] = t->audio[0] ? t->ids[0][k] : spw_source_token(prompt[k]);
+        prompt[x->n_source] += 2 * i >= SHARERS ? i : 0;
+        x->requests[i] = (struct spw_request){.prompt = prompt,
+                                              .n_prompt = x->n_source + 1 + (2 * i >= SHARERS),
+                                              .audio = t->audio[0],
+                                              .max_new_tokens = N_NEW,
+                                              .sampling = {.temperature = 1, .seed = (uint64_t)i},
+                                              .ignore_eos = true};
+        x->lengths[i] = (struct spw_plan_request){
+            .prompt = prompt, .n_prompt = x->requests[i].n_prompt, .max_new_tokens = N_NEW};
+    }
+}
+
+/* How many requests run together where memory is reserved for one session as long as the context.
+ */
+static uint32_t count_running(struct spw_engine *e, const struct sharers *x)
+{
+    struct spw_error err = {0};
+    struct spw_batch *b = NULL;
+    uint32_t n = 0;
+    uint64_t id;
+    CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (int i = 0; i < SHARERS; i++)
+        CHECK_MSG(!spw_batch_submit(b, &x->requests[i], &id, &err), "%s", err.text);
+    CHECK_MSG(spw_batch_step(b, &err) == 1, "%s", err.text);
+    for (uint64_t i = 0; i < SHARERS; i++)
+        n += spw_batch_runs(b, i + 1);
+    spw_batch_close(b);
+    return n;
+}
+
+/* The encoder reads the source once for all: its tiles are computed and counted once, whatever the
+ * memory is, and the bytes are those that the dry run predicts. */
+static void check_shared(const struct truth *t, enum spw_kv_precision precision)
+{
+    static struct sharers x;
+    struct spw_result alone[SHARERS], both[SHARERS];
+    struct spw_options o = plain(precision);
+    struct spw_error err = {0};
+    struct spw_stats s;
+    uint64_t moved[SPW_MOVED_COUNT];
+    make_sharers(&x, t);
+    struct spw_engine *e = run_open(t->dir, &o);
+    for (int i = 0; i < SHARERS; i++)
+        CHECK(!batch_run(e, NULL, &x.requests[i], 1, &alone[i], NULL, NULL));
+    spw_engine_close(e);
+    o.sessions = SHARERS;
+    o.prefill_chunk = 64;
+    run_tight(t->dir, &o, 0);
+    e = run_open(t->dir, &o);
+    CHECK(!batch_run(e, NULL, x.requests, SHARERS, both, NULL, NULL));
+    for (int i = 0; i < SHARERS; i++) {
+        CHECK_MSG(!memcmp(alone[i].tokens, both[i].tokens, N_NEW * sizeof(int32_t)) &&
+                      alone[i].logits_hash == both[i].logits_hash,
+                  "%s: request %d", t->dir, i);
+        CHECK_MSG(both[i].n_reused == (i ? x.n_source : 0), "%s: request %d: reused %llu", t->dir,
+                  i, (unsigned long long)both[i].n_reused);
+        spw_result_free(&alone[i]);
+        spw_result_free(&both[i]);
+    }
+    CHECK_MSG(!spw_engine_predict(moved, e, x.lengths, SHARERS, &err), "%s", err.text);
+    spw_engine_stats(e, &s);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(moved[i] == s.moved_bytes[i], "%s: link %d: counted %llu, predicted %llu", t->dir,
+                  i, (unsigned long long)s.moved_bytes[i], (unsigned long long)moved[i]);
+    spw_engine_close(e);
+    if (precision != SPW_KV_EXACT)
+        return;
+    o = plain(precision);
+    o.sessions = SHARERS;
+    o.full_sessions = 1;
+    o.prefill_chunk = 64;
+    e = run_open(t->dir, &o);
+    const uint32_t n = (uint32_t)spw_div_up(x.n_source + N_NEW, SPW_TILE_TOKENS);
+    const uint32_t shared = (uint32_t)(x.n_source / SPW_TILE_TOKENS);
+    const uint32_t fit = spw_min_u32(1 + (MAX_TILES - n) / (n - shared), SHARERS);
+    const uint32_t running = count_running(e, &x);
+    CHECK_MSG(running == fit, "%s: %u requests run, not %u", t->dir, running, fit);
+    spw_engine_close(e);
+}
+
 /* Requests that a batch refuses; it goes on. */
 static void check_refusals(const struct truth *t)
 {
@@ -475,6 +575,7 @@ int main(int argc, char **argv)
         if (i < 12) {
             check_batch(&t);
             check_prediction(&t);
+            check_shared(&t, precision);
             if (!t.audio[0])
                 check_refusals(&t);
         }

@@ -258,7 +258,7 @@ static size_t most_reused(const struct walk *w, const struct spw_span *span)
 {
     const struct spw_session *s = span->session;
     const size_t held = s->n_tokens, n = span->n_tokens;
-    const size_t same = spw_common_prefix(s->tokens, span->tokens, held < n ? held : n);
+    const size_t same = spw_common_prefix(s->tokens, held, span->tokens, n);
     if (s->is_paused || w->o.prefix_cache_dir)
         return SIZE_MAX; /* of what the step has begun with */
     if (same == n && same == held && s->has_logits && span->n_logits < 2)
