@@ -102,36 +102,11 @@ static int on_token(struct run *r, int32_t token, const float *logits)
     return 0;
 }
 
-/* Options that no search has. */
-static const char *const no_beams[] = {"prompts",      "save",     "resume",      "json-schema",
-                                       "dump-logits",  "logprobs", "temperature", "stop",
-                                       "expert-trace", NULL};
-
-static int check_beams(const struct cli_options *o)
-{
-    static const char *const of_beams[] = {"num-beam-groups", "diversity-penalty", "length-penalty",
-                                           "early-stopping", "num-return-sequences"};
-    const bool has_beams = o->num_beams > 1;
-    for (size_t i = 0; !has_beams && i < sizeof of_beams / sizeof *of_beams; i++)
-        if (cli_given(o, of_beams[i]))
-            return cli_fail(CLI_REFUSED, "--%s needs --num-beams above 1", of_beams[i]);
-    for (size_t i = 0; has_beams && no_beams[i]; i++)
-        if (cli_given(o, no_beams[i]))
-            return cli_fail(CLI_REFUSED, "found both --num-beams and --%s, expected one of them",
-                            no_beams[i]);
-    if (o->num_return_sequences > o->num_beams)
-        return cli_fail(CLI_REFUSED,
-                        "--num-return-sequences: found %llu, expected at most %llu, "
-                        "the number of beams",
-                        (unsigned long long)o->num_return_sequences,
-                        (unsigned long long)o->num_beams);
-    return 0;
-}
-
 static int check_options(const struct cli_options *o)
 {
     static const char *const only_alone[] = {
-        "json-schema", "prompt", "prompt-file", "input-file", "token-ids", "dump-logits", "ids"};
+        "json-schema", "prompt",      "prompt-file", "input-file",
+        "token-ids",   "dump-logits", "ids",         "num-return-sequences"};
     static const char *const only_lines[] = {"sessions", "n"};
     for (size_t i = 0; !o->prompts && i < sizeof only_lines / sizeof *only_lines; i++)
         if (cli_given(o, only_lines[i]))
@@ -151,7 +126,7 @@ static int check_options(const struct cli_options *o)
     int code = cli_saved_check(o);
     if (code)
         return code;
-    code = o->prompts || o->num_beams > 1 ? check_beams(o) : 0;
+    code = o->num_beams > 1 ? cli_check_beams(o) : 0;
     if (code)
         return code;
     if (o->ids && o->stop.n > 0)
@@ -160,16 +135,6 @@ static int check_options(const struct cli_options *o)
 }
 
 /* ---- a request ---- */
-
-static struct spw_beam_search cli_beams(const struct cli_options *o)
-{
-    return (struct spw_beam_search){.n_beams = o->num_beams > 1 ? (uint32_t)o->num_beams : 0,
-                                    .n_groups = (uint32_t)o->num_beam_groups,
-                                    .n_return = (uint32_t)o->num_return_sequences,
-                                    .diversity_penalty = (float)o->diversity_penalty,
-                                    .length_penalty = (float)o->length_penalty,
-                                    .early_stopping = (enum spw_early_stopping)o->early_stopping};
-}
 
 static struct spw_request make_request(const struct run *r, const struct cli_input *in)
 {
@@ -658,12 +623,9 @@ int cli_generate(const struct cli_options *given)
         cli_saved_close(&r.saved);
         return code;
     }
-    cli_obey_search(&options, &r.model, no_beams);
+    cli_obey_search(&options, &r.model);
     r.answers = o->num_beams > 1 ? json_array() : NULL;
-    code = check_beams(o);
-    if (code == 0 && o->num_beams > 1 && !cli_given(o, "num-beams"))
-        cli_note("the files of the model ask for a search with %u beams; --num-beams 1 makes none",
-                 r.model.config.search.num_beams);
+    code = cli_check_beams(o);
     if (code == 0)
         code = read_inputs(&r);
     cli_progress_start((enum cli_progress_mode)o->progress, NULL, isatty(STDOUT_FILENO) == 1);

@@ -276,7 +276,7 @@ static int plan_run(struct spw_plan_info *plan, struct cli_options *o,
     if (code)
         return code;
     if (!o->prompts && !o->resume)
-        cli_obey_search(o, &m, (const char *const[]){NULL});
+        cli_obey_search(o, &m);
     struct spw_error err = {0};
     int rc = saved->file ? spw_saved_check_model(saved->file, o->operand, &err) : 0;
     if (rc)

@@ -581,6 +581,35 @@ static void check_command_line(void)
     no_options();
 }
 
+/* The search of the options is that of each line that says nothing else. */
+static void check_search(void)
+{
+    static const char *const without[] = {"\"temperature\": 0", "\"n\": 2", "\"num_beams\": 1"};
+    char *argv[] = {
+        "test", folder, "--num-beams", "3", "--length-penalty", "2", "--num-beam-groups", "1"};
+    char body[200];
+    use_options(8, argv);
+    for (int form = REQUEST_SHORT; form <= REQUEST_COMPLETION; form++) {
+        struct request x = good(line_of((enum request_form)form, prompts[form]));
+        CHECK(x.beams.n_beams == 3 && x.beams.length_penalty == 2 && x.sampling.temperature == 0);
+        CHECK(x.n_choices == 1 && request_sessions(&x, &reader) == 3);
+        request_free(&x);
+        for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+            snprintf(body, sizeof body, "%s, %s", prompts[form], without[i]);
+            x = good(line_of((enum request_form)form, body));
+            CHECK_MSG(!x.beams.n_beams && request_sessions(&x, &reader) == 1, "%s", body);
+            CHECK(x.sampling.temperature == (form == REQUEST_SHORT || !i ? 0 : 1));
+            request_free(&x);
+        }
+        snprintf(body, sizeof body, "%s, \"num_beams\": 5, \"length_penalty\": 0.5", prompts[form]);
+        x = good(line_of((enum request_form)form, body));
+        CHECK(x.beams.n_beams == 5 && x.beams.length_penalty == 0.5f);
+        CHECK(request_sessions(&x, &reader) == 5);
+        request_free(&x);
+    }
+    no_options();
+}
+
 static void check_openai_keys(void)
 {
     struct request x = good(line_of(
@@ -880,6 +909,7 @@ int main(void)
     check_bad_prompts();
     check_defaults();
     check_command_line();
+    check_search();
     check_openai_keys();
     check_completions();
     check_templates();

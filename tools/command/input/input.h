@@ -58,9 +58,15 @@ int cli_add_source(struct cli_input *item, const struct cli_options *o, const st
 int cli_join_source(int32_t **tokens, size_t *n, const struct spw_model_config *c,
                     const int32_t *source, size_t n_source);
 
+/* Options that no beam search has, NULL at the end. */
+extern const char *const cli_no_beams[];
+/* Refuses options that do not fit to --num-beams. Says in a note if it is of the model's files. */
+int cli_check_beams(const struct cli_options *o);
 /* What the files of a model with an encoder say of a search counts where no option says it, unless
- * an option that no search has was given. `others`: the names of such options, NULL at the end. */
-void cli_obey_search(struct cli_options *o, const struct cli_model *m, const char *const *others);
+ * an option that no search has was given. */
+void cli_obey_search(struct cli_options *o, const struct cli_model *m);
+/* The search of the options. */
+struct spw_beam_search cli_beams(const struct cli_options *o);
 /* The most tokens of an answer: --max-new-tokens, else what the files say, else the default.
  * n_before: tokens that the answer begins with. */
 uint64_t cli_max_new_tokens(const struct cli_options *o, const struct spw_model_config *c,

@@ -74,20 +74,6 @@ int cli_add_source(struct cli_input *item, const struct cli_options *o, const st
     return code;
 }
 
-void cli_obey_search(struct cli_options *o, const struct cli_model *m, const char *const *others)
-{
-    const struct spw_search_rules *s = &m->config.search;
-    for (size_t i = 0; others[i]; i++)
-        if (cli_given(o, others[i]))
-            return;
-    if (!cli_given(o, "num-beams") && s->num_beams > 1 && !m->config.n_mels)
-        o->num_beams = s->num_beams;
-    if (!cli_given(o, "length-penalty") && m->config.n_source_layers)
-        o->length_penalty = (double)s->length_penalty;
-    if (!cli_given(o, "early-stopping"))
-        o->early_stopping = (int)s->early_stopping;
-}
-
 uint64_t cli_max_new_tokens(const struct cli_options *o, const struct spw_model_config *c,
                             uint64_t n_before)
 {

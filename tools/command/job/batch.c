@@ -151,7 +151,7 @@ static int compare_input(struct batch *b)
         b->n_seen++;
         if (!code && standing == JOB_NEW) {
             b->n_new++;
-            b->n_sessions += request_sessions(&x);
+            b->n_sessions += request_sessions(&x, &b->reader);
             b->new_bytes += line.bytes + x.file_bytes;
             note_length(b, &line, &x);
         }
@@ -333,10 +333,13 @@ static int answer_lines(struct batch *b)
 }
 
 /* Answers the lines of o->input, into o->output or to stdout. */
-static int run_batch(const struct cli_options *o)
+static int run_batch(struct cli_options *o)
 {
     struct batch b = {.o = o, .lines.fd = -1};
     int code = job_model_open(&b.model, b.o->operand);
+    cli_obey_search(o, &b.model);
+    if (!code)
+        code = cli_check_beams(o);
     if (!code)
         code = job_shard_check(o, &b.shard);
     if (!code)

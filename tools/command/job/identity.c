@@ -7,13 +7,13 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Options outside of the group "Generation" that answers depend on. */
+/* Options outside of the groups "Generation" and "Beam search" that answers depend on. */
 static const char *const others[] = {"kv-dtype",           "residual-window", "compute", "context",
                                      "allow-long-context", "logprobs",        "shard"};
 
 static bool decides(const struct cli_options *o, const struct cli_row *row)
 {
-    bool any = strcmp(row->group, "Generation") == 0;
+    bool any = strcmp(row->group, "Generation") == 0 || strcmp(row->group, "Beam search") == 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         any |= strcmp(row->name, others[i]) == 0;
     return any && (row->commands & o->command->bit);

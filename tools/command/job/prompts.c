@@ -72,13 +72,16 @@ int job_model_open(struct cli_model *m, const char *path)
 int job_read_prompts(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
     char folder[4096];
-    struct request_reader reader = {.o = o, .model = m, .folder = folder, .started = time(NULL)};
+    struct cli_options with_search = *o;
+    struct request_reader reader = {
+        .o = &with_search, .model = m, .folder = folder, .started = time(NULL)};
     struct job_lines lines;
     struct job_line line;
     const uint64_t limit = cli_longest_context(o, m);
     int refused = cli_refuse_audio(m);
     if (refused)
         return refused;
+    cli_obey_search(&with_search, m);
     int rc = job_lines_open(&lines, o->prompts), code = 0;
     job_lines_folder(folder, o->prompts);
     while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {

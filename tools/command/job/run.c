@@ -141,7 +141,7 @@ static int submit_next(struct run *r, struct running *of, struct spw_error *err)
     if (!rc || (rc != -EINVAL && rc != -E2BIG))
         return rc;
     struct request_refusal why;
-    request_refuse(&why, 400, NULL, NULL, "%s", err->text);
+    request_refuse_asked(&why, err);
     r->code = refuse(r, detach(r, of), &why);
     return r->code ? -ECANCELED : 0;
 }

@@ -50,6 +50,7 @@ static const struct cli_choice quantized_types[] = {
                                                                           */
 #define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS | CLI_SERVE)
 #define PROMPTED (CLI_GENERATE | CLI_PLAN)
+#define LINES (CLI_BATCH | CLI_SERVE)
 #define TEXTUAL (CLI_SCORE | CLI_TOKENIZE)
 #define BUDGETED (ANSWERS | CLI_SCORE | CLI_BENCH | CLI_PLAN)
 #define FIELD(name) .at = offsetof(struct cli_options, name)
@@ -257,22 +258,22 @@ const struct cli_row cli_rows[] = {
     {"n", CLI_COUNT, CLI_BATCH, "Generation", "N",
      "N answers to each prompt, with different draws (1)", FIELD(n), RANGE(1, 128)},
 
-    {"num-beams", CLI_COUNT, PROMPTED, "Beam search", "N",
+    {"num-beams", CLI_COUNT, PROMPTED | LINES, "Beam search", "N",
      "search with N beams for the answer with the best score: its log-probability, divided by its "
      "length to the power of --length-penalty. The answer is printed when it is complete; 1 means "
      "off (1)",
      FIELD(num_beams), RANGE(1, SPW_BEAMS_MOST)},
-    {"num-beam-groups", CLI_COUNT, CLI_GENERATE, "Beam search", "N",
+    {"num-beam-groups", CLI_COUNT, CLI_GENERATE | LINES, "Beam search", "N",
      "divide the beams into N groups whose tokens differ from each other (1)",
      FIELD(num_beam_groups), RANGE(1, SPW_BEAMS_MOST)},
-    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE, "Beam search", "X",
+    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE | LINES, "Beam search", "X",
      "with groups: subtract X from a token for each beam of an earlier group that has taken it "
      "(0)",
      FIELD(diversity_penalty), RANGE(0, 1e6)},
-    {"length-penalty", CLI_NUMBER, CLI_GENERATE, "Beam search", "X",
+    {"length-penalty", CLI_NUMBER, CLI_GENERATE | LINES, "Beam search", "X",
      "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
      RANGE(-30, 30)},
-    {"early-stopping", CLI_CHOICE, CLI_GENERATE, "Beam search", "WHEN",
+    {"early-stopping", CLI_CHOICE, CLI_GENERATE | LINES, "Beam search", "WHEN",
      "with beams: true ends the search when there are as many answers as beams, false when no "
      "better one is likely, never when none is possible (false)",
      FIELD(early_stopping), .choices = early_stops},

@@ -116,7 +116,6 @@ static int parse_short(struct request *x, const struct request_reader *r,
         return request_refuse(why, 400, "missing_required_parameter", "prompt",
                               "found no prompt, expected \"prompt\", \"messages\", \"tokens\" or "
                               "\"file\"");
-    SPW_TRY(request_obey_search(x, r, why));
     return file ? find_file(x, r, file, why) : 0;
 }
 

@@ -49,12 +49,8 @@ void request_reader_close(struct request_reader *r);
  * as it is written, `..` and links included; only a regular file is read. */
 int request_parse(struct request *x, const struct request_reader *r, const char *line, size_t bytes,
                   uint64_t number, struct request_refusal *why);
-/* What the files of a model with an encoder say of a search becomes keys of the line, unless the
- * line or an option says something else, or something that no search has. For request_parse. */
-int request_obey_search(struct request *x, const struct request_reader *r,
-                        struct request_refusal *why);
 /* Sessions that a request has use for, before its options are read. */
-uint32_t request_sessions(const struct request *x);
+uint32_t request_sessions(const struct request *x, const struct request_reader *r);
 /* Makes prompts and choices of a request that request_parse has read, or whose form and body the
  * caller has set. */
 int request_encode(struct request *x, struct request_reader *r, struct request_refusal *why);

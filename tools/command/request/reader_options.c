@@ -255,35 +255,26 @@ static int read_top_logprobs(struct request *x, const struct key *key, const jso
 
 static const char num_beams[] = "num_beams";
 
-uint32_t request_sessions(const struct request *x)
+/* Whether the line makes the search of the options: it says nothing of one, and nothing that no
+ * search has. */
+static bool obeys_search(const struct request *x, const struct cli_options *o)
 {
-    const json_int_t n = json_integer_value(json_object_get(x->body, num_beams));
-    return n > 1 && n <= SPW_BEAMS_MOST ? (uint32_t)n : 1;
+    bool any = o->num_beams < 2 || json_object_get(x->body, num_beams) ||
+               json_object_get(x->body, "response_format");
+    for (size_t i = 0; cli_no_beams[i]; i++) {
+        const json_t *value = json_object_get(x->body, cli_no_beams[i]);
+        const bool is_one = !strcmp(cli_no_beams[i], "n") && json_integer_value(value) == 1;
+        any |= value && !is_one && !json_is_null(value) && !json_is_false(value);
+    }
+    return !any;
 }
 
-int request_obey_search(struct request *x, const struct request_reader *r,
-                        struct request_refusal *why)
+uint32_t request_sessions(const struct request *x, const struct request_reader *r)
 {
-    static const char *const options[] = {"num-beams", "temperature", "stop",
-                                          "logprobs",  "n",           "json-schema"};
-    static const char *const others[] = {num_beams, "temperature", "stop", "logprobs", "n"};
-    const struct spw_search_rules *s = &r->model->config.search;
-    bool obeys = s->num_beams > 1;
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        obeys &= !cli_given(r->o, options[i]);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        obeys &= !json_object_get(x->body, others[i]);
-    if (!obeys)
-        return 0;
-    json_t *early = s->early_stopping == SPW_BEAMS_NEVER_EARLY
-                        ? json_string("never")
-                        : json_boolean(s->early_stopping == SPW_BEAMS_STOP_EARLY);
-    json_t *keys_of_search =
-        json_pack("{s:i, s:f, s:o}", num_beams, (int)s->num_beams, "length_penalty",
-                  (double)s->length_penalty, "early_stopping", early);
-    const int rc = keys_of_search ? json_object_update_missing(x->line, keys_of_search) : -1;
-    json_decref(keys_of_search);
-    return rc ? request_refuse_memory(why) : 0;
+    const json_int_t n = obeys_search(x, r->o)
+                             ? (json_int_t)r->o->num_beams
+                             : json_integer_value(json_object_get(x->body, num_beams));
+    return n > 1 && n <= SPW_BEAMS_MOST ? (uint32_t)n : 1;
 }
 
 /* One beam is no search. Without a temperature, as a search has none. */
@@ -516,12 +507,14 @@ static int set_defaults(struct request *x, const struct request_reader *r,
     x->max_new_tokens = cli_max_new_tokens(o, &r->model->config, 1);
     x->max_is_default = !cli_given(o, "max-new-tokens");
     x->n_choices = (uint32_t)o->n;
-    x->beams = (struct spw_beam_search){.length_penalty = 1};
+    x->beams = cli_beams(o);
+    if (!obeys_search(x, o))
+        x->beams.n_beams = 0;
     x->logprobs = cli_given(o, "logprobs");
     x->n_top_logprobs = (uint32_t)o->top_logprobs;
     x->ignore_eos = o->ignore_eos;
     if (x->form != REQUEST_SHORT) {
-        if (!cli_given(o, "temperature"))
+        if (!cli_given(o, "temperature") && !x->beams.n_beams)
             x->sampling.temperature = 1;
         if (!cli_given(o, "seed"))
             x->sampling.seed = seed_of(x->id);

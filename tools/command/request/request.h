@@ -130,6 +130,8 @@ __attribute__((format(printf, 5, 6))) int request_refuse(struct request_refusal 
 int request_refuse_value(struct request_refusal *why, const char *key, const json_t *value,
                          const char *expected);
 int request_refuse_memory(struct request_refusal *why); /* returns -ENOMEM */
+/* spw_batch_submit has refused the request: says why by the keys of a line. */
+int request_refuse_asked(struct request_refusal *why, const struct spw_error *err);
 /* The request of an END event has failed: 400 if its own grammar is the cause. False: it has not.
  */
 bool request_failed(struct request_refusal *why, const struct spw_event *e);

@@ -112,10 +112,12 @@ static int listen_to(struct serve_server *s, struct serve_http **out)
     return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
-static int open_model(struct serve_server *s)
+static int open_model(struct serve_server *s, struct cli_options *o)
 {
-    const struct cli_options *o = s->o;
     int code = cli_model_open(&s->model, o->operand, true);
+    cli_obey_search(o, &s->model);
+    if (!code)
+        code = cli_check_beams(o);
     if (!code)
         code = cli_refuse_audio(&s->model);
     if (!code)
@@ -146,7 +148,7 @@ static void say_ready(void *context)
     fputs("Application startup complete\n", stderr);
 }
 
-static int answer_clients(struct serve_server *s, struct serve_http *http)
+static int answer_clients(struct serve_server *s, struct cli_options *o, struct serve_http *http)
 {
     struct address address = {s, http};
     const struct serve_work_options options = {
@@ -158,7 +160,7 @@ static int answer_clients(struct serve_server *s, struct serve_http *http)
         .ready = say_ready,
         .context = &address,
     };
-    int code = open_model(s);
+    int code = open_model(s, o);
     if (!code && serve_work_open(&s->work, &options))
         code = cli_fail(CLI_FAILED, "out of memory");
     if (code)
@@ -168,8 +170,10 @@ static int answer_clients(struct serve_server *s, struct serve_http *http)
     return code;
 }
 
-int cli_serve(const struct cli_options *o)
+int cli_serve(const struct cli_options *given)
 {
+    struct cli_options options = *given; /* the files of the model may ask for a search */
+    const struct cli_options *o = &options;
     struct serve_http *http = NULL;
     struct serve_server s = {.o = o, .created = time(NULL)};
     catch_signals();
@@ -181,7 +185,7 @@ int cli_serve(const struct cli_options *o)
     if (!code)
         code = listen_to(&s, &http);
     if (!code)
-        code = answer_clients(&s, http);
+        code = answer_clients(&s, &options, http);
     serve_http_close(http); /* its threads use what follows */
     stoppable = NULL;
     serve_work_close(s.work);

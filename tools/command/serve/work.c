@@ -115,6 +115,7 @@ static int open_engine(struct serve_work *w)
                                .on_progress = on_progress,
                                .progress_context = w,
                                .rolls_back = true,
+                               .n_beams = cli_beams(&w->o).n_beams,
                                .limit = cli_longest_context(&w->o, w->is.model),
                                .most = UINT64_MAX};
     int code = job_engine_open(&w->e, w->e.limit, 0, &fits);

@@ -96,11 +96,9 @@ static int submit(struct serve_work *w, struct serve_active *a, struct request_r
         const int rc = spw_batch_submit(w->e.batch, &q, &a->asks[i].id, &err);
         for (uint32_t k = 1; k < request_together(x) && !rc; k++)
             a->asks[i + k].id = a->asks[i].id + k;
-        cli_name_options(err.text);
         if (rc)
-            return rc == -EINVAL || rc == -E2BIG
-                       ? request_refuse(why, 400, NULL, NULL, "%s", err.text)
-                       : request_refuse_memory(why);
+            return rc == -EINVAL || rc == -E2BIG ? request_refuse_asked(why, &err)
+                                                 : request_refuse_memory(why);
     }
     return 0;
 }

@@ -1,0 +1,55 @@
+/* What options, and the files of a model, say of a beam search: input.h. */
+#include "tools/command/input/input.h"
+
+const char *const cli_no_beams[] = {"save",     "resume",      "json-schema", "dump-logits",
+                                    "logprobs", "temperature", "stop",        "expert-trace",
+                                    "n",        NULL};
+
+int cli_check_beams(const struct cli_options *o)
+{
+    static const char *const of_beams[] = {"num-beam-groups", "diversity-penalty", "length-penalty",
+                                           "early-stopping", "num-return-sequences"};
+    const bool has_beams = o->num_beams > 1;
+    for (size_t i = 0; !has_beams && i < sizeof of_beams / sizeof *of_beams; i++)
+        if (cli_given(o, of_beams[i]))
+            return cli_fail(CLI_REFUSED, "--%s needs --num-beams above 1", of_beams[i]);
+    for (size_t i = 0; has_beams && cli_no_beams[i]; i++)
+        if (cli_given(o, cli_no_beams[i]))
+            return cli_fail(CLI_REFUSED, "found both --num-beams and --%s, expected one of them",
+                            cli_no_beams[i]);
+    if (o->num_return_sequences > o->num_beams)
+        return cli_fail(CLI_REFUSED,
+                        "--num-return-sequences: found %llu, expected at most %llu, "
+                        "the number of beams",
+                        (unsigned long long)o->num_return_sequences,
+                        (unsigned long long)o->num_beams);
+    if (has_beams && !cli_given(o, "num-beams"))
+        cli_note(
+            "the files of the model ask for a search with %llu beams; --num-beams 1 makes none",
+            (unsigned long long)o->num_beams);
+    return 0;
+}
+
+void cli_obey_search(struct cli_options *o, const struct cli_model *m)
+{
+    const struct spw_search_rules *s = &m->config.search;
+    bool any = cli_given(o, "num-beams") || s->num_beams < 2 || m->config.n_mels;
+    for (size_t i = 0; cli_no_beams[i]; i++)
+        any |= cli_given(o, cli_no_beams[i]);
+    if (!any)
+        o->num_beams = s->num_beams;
+    if (!cli_given(o, "length-penalty") && m->config.n_source_layers)
+        o->length_penalty = (double)s->length_penalty;
+    if (!cli_given(o, "early-stopping"))
+        o->early_stopping = (int)s->early_stopping;
+}
+
+struct spw_beam_search cli_beams(const struct cli_options *o)
+{
+    return (struct spw_beam_search){.n_beams = o->num_beams > 1 ? (uint32_t)o->num_beams : 0,
+                                    .n_groups = (uint32_t)o->num_beam_groups,
+                                    .n_return = (uint32_t)o->num_return_sequences,
+                                    .diversity_penalty = (float)o->diversity_penalty,
+                                    .length_penalty = (float)o->length_penalty,
+                                    .early_stopping = (enum spw_early_stopping)o->early_stopping};
+}
