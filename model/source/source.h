@@ -23,7 +23,8 @@ struct spw_source;
 /* The raw text of parts, for callers that compare models. */
 enum spw_source_part {
     SPW_SOURCE_CONFIG,    /* 0 bytes in a format whose headers (spw_tensors_extent) contain it */
-    SPW_SOURCE_TOKENIZER, /* tokenizer.json and the files that name more of its tokens */
+    SPW_SOURCE_TOKENIZER, /* tokenizer.json, or SentencePiece's model and vocab.json; and the files
+                             that name more of its tokens */
 };
 
 struct spw_source_ops {

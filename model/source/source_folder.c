@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "model/source/safetensors.h"
+#include "model/text/tokenizer/tokenizer_spm.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -105,17 +106,21 @@ static int folder_tensors(const struct spw_source *s, struct spw_tensors **out,
     return spw_safetensors_open(out, s->path, err);
 }
 
-/* The files of a tokenizer that the program does not read. */
-static const char *other_tokenizer(const struct spw_source *s)
+static bool has_file(const struct spw_source *s, const char *name)
 {
-    static const char *const names[] = {"source.spm", "sentencepiece.bpe.model", "spiece.model"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = spw_file_join(s->path, names[i]);
-        const bool is_there = path && access(path, R_OK) == 0;
-        spw_free(path);
-        if (is_there)
-            return names[i];
-    }
+    char *path = spw_file_join(s->path, name);
+    const bool is_there = path && access(path, R_OK) == 0;
+    spw_free(path);
+    return is_there;
+}
+
+/* The SentencePiece model of the folder; NULL: it has none. */
+static const char *pieces_file(const struct spw_source *s)
+{
+    const char *name;
+    for (size_t i = 0; (name = spw_tok_spm_file(i)); i++)
+        if (has_file(s, name))
+            return name;
     return NULL;
 }
 
@@ -124,12 +129,12 @@ static int folder_tokenizer(const struct spw_source *s, struct spw_tokenizer **o
 {
     int rc = spw_tokenizer_open_folder(out, s->path, err);
     if (rc == -ENOENT) {
+        const char *other = pieces_file(s);
         spw_error_clear(err);
-        const char *other = other_tokenizer(s);
         spw_fail(err, rc, "%s/tokenizer.json: no such file%s%s%s", s->path, other ? " (" : "",
                  other ? other : "",
-                 other ? " is not read; save_pretrained of transformers' tokenizer may write "
-                         "tokenizer.json, else give token ids)"
+                 other ? " needs a vocab.json beside it, or is of a family whose tokenizer is not "
+                         "known; give token ids)"
                        : "");
     }
     return rc;
@@ -165,17 +170,23 @@ static int append_file(const struct spw_source *s, const char *name, char **text
 static int folder_text(const struct spw_source *s, enum spw_source_part part, char **text,
                        size_t *bytes, struct spw_error *err)
 {
+    static const char *const others[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                         "added_tokens.json"};
     spw_error_clear(err);
     bool config = part == SPW_SOURCE_CONFIG;
+    const char *pieces = config || has_file(s, "tokenizer.json") ? NULL : pieces_file(s);
     char *path;
     int rc =
-        read_file(s, config ? "config.json" : "tokenizer.json",
+        read_file(s,
+                  config   ? "config.json"
+                  : pieces ? pieces
+                           : "tokenizer.json",
                   config ? MOST_CONFIG_BYTES : SPW_TOKENIZER_MOST_BYTES, &path, text, bytes, err);
     if (rc == -ENOENT || rc == -ENOTDIR)
         spw_fail(err, rc, "%s: no such file", path);
     spw_free(path);
-    static const char *const others[] = {"tokenizer_config.json", "special_tokens_map.json",
-                                         "added_tokens.json"};
+    if (!rc && pieces)
+        rc = append_file(s, "vocab.json", text, bytes, err);
     for (int i = 0; i < 3 && !rc && !config; i++)
         rc = append_file(s, others[i], text, bytes, err);
     if (rc) {

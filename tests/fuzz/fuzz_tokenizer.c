@@ -1,7 +1,8 @@
-/* Fuzzes tokenizer.json: the input is a file, a NUL and a text (no NUL: a text of our own). What is
+/* Fuzzes tokenizer.json: the input is a file, a NUL and a text (no NUL: a text of our own); and
+ * SentencePiece models, which begin with the key of their first piece: the input is a file. What is
  * accepted must encode the text, or say why not, and stream what it decodes as it decodes at once.
  */
-#include "model/text/tokenizer/tokenizer.h"
+#include "model/text/tokenizer/tokenizer_spm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char usual[] = "The access code of B\xc3\xa9rgen\n is 4817.  <s>ab a e\xcc\x81 "
                                 "\xe4\xbd\xa0\xf0\x9f\xa6\x99";
     const char *json = (const char *)data, *text = usual;
-    const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
+    const bool is_model = size && data[0] == 0x0a;
+    const uint8_t *nul = size && !is_model ? memchr(data, 0, size) : NULL;
     size_t json_bytes = nul ? (size_t)(nul - data) : size, text_bytes = sizeof usual - 1, n = 0;
     struct spw_tokenizer *t = NULL;
     struct spw_error err = {0};
@@ -50,7 +52,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         text = (const char *)nul + 1;
         text_bytes = size - json_bytes - 1;
     }
-    int rc = spw_tokenizer_parse(&t, json, json_bytes, "fuzz.json", &err);
+    int rc = (is_model ? spw_tokenizer_parse_spm : spw_tokenizer_parse)(&t, json, json_bytes,
+                                                                        "fuzz.json", &err);
     must(!rc == !err.text[0]);
     if (rc)
         return 0;

@@ -5,7 +5,7 @@
 #include "model/config/config_json.h"
 #include "base/file.h"
 #include "model/text/special_tokens.h"
-#include "model/text/tokenizer/tokenizer_impl.h"
+#include "model/text/tokenizer/tokenizer_spm.h"
 
 #include <string.h>
 
@@ -59,9 +59,12 @@ int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder, st
     int rc = path ? spw_special_tokens_read(&special, folder, err)
                   : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
     if (!rc) {
-        rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
-        rc = rc ? spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc))
-                : parse(out, json, bytes, &special, path, err);
+        const int read = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+        rc = !read             ? parse(out, json, bytes, &special, path, err)
+             : read == -ENOENT ? spw_tok_open_spm(out, folder, &special, err)
+                               : read;
+        if (rc && rc == read)
+            spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc));
         spw_free(json);
     }
     if (rc)
@@ -97,6 +100,7 @@ void spw_tokenizer_close(struct spw_tokenizer *t)
     spw_free(t->suffix.at);
     spw_free(t->vocab.slots);
     spw_free(t->added_map.slots);
+    spw_free(t->named.slots);
     spw_free(t->merges);
     spw_free(t->ranks);
     spw_free(t->entries);
@@ -109,20 +113,20 @@ void spw_tokenizer_close(struct spw_tokenizer *t)
 
 uint32_t spw_tokenizer_vocab_size(const struct spw_tokenizer *t)
 {
-    return (uint32_t)t->n_entries;
+    return (uint32_t)(t->n_entries - t->n_hidden);
 }
 
 int spw_tokenizer_id(const struct spw_tokenizer *t, const char *token)
 {
     size_t bytes = strlen(token);
     int32_t id = spw_tok_map_find(t, &t->added_map, token, bytes);
-    id = id < 0 ? spw_tok_map_find(t, &t->vocab, token, bytes) : id;
-    return id < 0 ? -ENOENT : id;
+    id = id < 0 ? spw_tok_known(t, token, bytes) : id;
+    return id < 0 || (uint32_t)id >= spw_tokenizer_vocab_size(t) ? -ENOENT : id;
 }
 
 static const struct spw_tok_entry *entry_at(const struct spw_tokenizer *t, int32_t id)
 {
-    bool there = id >= 0 && (uint32_t)id < t->n_entries && t->entries[id].flags;
+    bool there = id >= 0 && (uint32_t)id < spw_tokenizer_vocab_size(t) && t->entries[id].flags;
     return there ? &t->entries[id] : NULL;
 }
 
@@ -175,16 +179,43 @@ static void text_swap(struct encoder *e)
     e->next = x;
 }
 
-/* Cuts e->x at added tokens. Only the pieces change; the bytes move along. */
+/* e->x gets the pieces of e->next, which are of the bytes of e->x. */
+static void take_pieces(struct encoder *e)
+{
+    struct spw_tok_buf buf = e->x.buf;
+    e->x.buf = e->next.buf;
+    e->next.buf = buf;
+    text_swap(e);
+}
+
+/* Cuts e->x at added tokens. */
 static int cut_added(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                      const struct spw_encoding *plain, struct encoder *e)
 {
     e->next.n = 0;
     SPW_TRY(spw_tok_split_added(t, f, plain, &e->x, &e->next));
-    struct spw_tok_buf buf = e->x.buf;
-    e->x.buf = e->next.buf;
-    e->next.buf = buf;
-    text_swap(e);
+    take_pieces(e);
+    return 0;
+}
+
+/* The language at the beginning of each piece of text, ">>de<<", becomes a token of its own, also
+ * where the vocabulary has none of this name. */
+static int cut_languages(const struct spw_tokenizer *t, struct encoder *e)
+{
+    e->next.n = 0;
+    for (size_t i = 0; i < e->x.n; i++) {
+        const struct spw_tok_piece *p = &e->x.pieces[i];
+        const char *text = e->x.buf.data + p->start;
+        const size_t n = p->end - p->start;
+        const bool begins = p->id < 0 && n > 2 && !memcmp(text, ">>", 2);
+        const char *close = begins ? memmem(text, n, "<<", 2) : NULL;
+        const size_t mark = close ? (size_t)(close + 2 - text) : 0;
+        const int32_t id = mark ? spw_tok_known(t, text, mark) : -1;
+        SPW_TRY(spw_tok_text_add(&e->next, p->start, p->start + mark, id < 0 ? t->unk_id : id,
+                                 p->at_start));
+        SPW_TRY(spw_tok_text_add(&e->next, p->start + mark, p->end, p->id, p->at_start));
+    }
+    take_pieces(e);
     return 0;
 }
 
@@ -226,6 +257,8 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
     SPW_TRY(spw_tok_buf_append(&e->x.buf, is->text, is->bytes));
     SPW_TRY(spw_tok_text_add(&e->x, 0, is->bytes, -1, true));
     SPW_TRY(cut_added(t, &t->raw, plain, e));
+    if (t->marks_language)
+        SPW_TRY(cut_languages(t, e));
     if (t->norms.n && plain) { /* the spans would be elsewhere */
         if (spw_tok_has_special(t, &t->normalized, plain))
             return -EBADMSG;

@@ -21,8 +21,9 @@ extern "C" {
 
 struct spw_tokenizer;
 
-/* FOLDER/tokenizer.json, with the tokens that the folder's tokenizer_config.json,
- * special_tokens_map.json and added_tokens.json add or change, as in transformers. */
+/* FOLDER/tokenizer.json, or the SentencePiece model of some families (tokenizer_pieces.c lists
+ * them), with the tokens that the folder's tokenizer_config.json, special_tokens_map.json and
+ * added_tokens.json add or change, as in transformers. */
 int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder,
                               struct spw_error *err);
 /* `name` stands for the file in error texts. */

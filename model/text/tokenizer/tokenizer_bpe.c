@@ -17,6 +17,11 @@ int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id)
     return 0;
 }
 
+int spw_tok_ids_add_piece(const struct spw_tokenizer *t, struct spw_tok_ids *ids, int32_t id)
+{
+    return spw_tok_ids_add(ids, (size_t)id < t->n_entries - t->n_hidden ? id : t->unk_id);
+}
+
 void spw_tok_model_work_free(struct spw_tok_model_work *w)
 {
     spw_free(w->symbols);
@@ -195,6 +200,18 @@ static int merge_all(const struct spw_tokenizer *t, struct spw_tok_model_work *w
     return 0;
 }
 
+/* The token of a symbol. Unknown text may be one that the model does not make. */
+static int32_t named_symbol(const struct spw_tokenizer *t, const struct spw_tok_model_work *w,
+                            size_t i)
+{
+    const struct spw_tok_symbol *s = &w->symbols[i];
+    const size_t next = (size_t)s->next, end = next < w->n_symbols ? s[next - i].start : w->bytes;
+    if (s->id != t->unk_id || !t->named.n || end <= s->start)
+        return s->id;
+    const int32_t id = spw_tok_map_find(t, &t->named, w->text + s->start, end - s->start);
+    return id < 0 ? t->unk_id : id;
+}
+
 static int bpe_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w, const char *text,
                       size_t bytes, struct spw_tok_ids *ids)
 {
@@ -208,7 +225,7 @@ static int bpe_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *
         SPW_TRY(merge_all(t, w));
     for (size_t i = 0; i < w->n_symbols; i++)
         if (w->symbols[i].id >= 0)
-            SPW_TRY(spw_tok_ids_add(ids, w->symbols[i].id));
+            SPW_TRY(spw_tok_ids_add_piece(t, ids, named_symbol(t, w, i)));
     return 0;
 }
 

@@ -1,7 +1,9 @@
 /* The tables of a tokenizer: see tokenizer_impl.h. */
+#include "model/text/tokenizer/tokenizer_gguf_pre.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int spw_tok_build_step(struct spw_tok_steps *steps, enum spw_tok_kind kind, const char *content,
@@ -39,12 +41,13 @@ static int entry_put(const struct spw_tok_build *b, int32_t id, const char *text
     return 0;
 }
 
-int spw_tok_build_token(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id)
+static int add_token(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id,
+                     struct spw_tok_map *map)
 {
     struct spw_tokenizer *t = b->t;
     const char *other = spw_tokenizer_token(t, id);
     int shown = (int)spw_min_u64(bytes, 40);
-    if (spw_tok_map_find(t, &t->vocab, token, bytes) >= 0)
+    if (spw_tok_known(t, token, bytes) >= 0)
         return spw_fail(b->err, -EINVAL, "%s: %s: found \"%.*s\" twice, expected every token once",
                         b->name, b->vocab_key, shown, token);
     if (other)
@@ -53,8 +56,18 @@ int spw_tok_build_token(const struct spw_tok_build *b, const char *token, size_t
                         "one token for each id",
                         b->name, b->vocab_key, id, other, shown, token);
     SPW_TRY(entry_put(b, id, token, bytes));
-    t->entries[id].flags = SPW_TOK_IN_MODEL;
-    return spw_tok_map_add(t, &t->vocab, id);
+    t->entries[id].flags = map == &t->vocab ? SPW_TOK_IN_MODEL : SPW_TOK_NAMED;
+    return spw_tok_map_add(t, map, id);
+}
+
+int spw_tok_build_token(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id)
+{
+    return add_token(b, token, bytes, id, &b->t->vocab);
+}
+
+int spw_tok_build_named(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id)
+{
+    return add_token(b, token, bytes, id, &b->t->named);
 }
 
 void spw_tok_build_characters(const struct spw_tok_build *b)
@@ -85,6 +98,88 @@ int spw_tok_build_merge(const struct spw_tok_build *b, const char *joined, size_
     struct spw_tok_merge *m = spw_tok_merge_slot(t, left, right);
     *m = (struct spw_tok_merge){
         .pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, .rank = rank, .id = id};
+    return 0;
+}
+
+/* ---- scores ---- */
+
+static int compare_scores(const void *a, const void *b)
+{
+    const struct spw_tok_score *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score ? 1 : -1)
+                                : (x->id > y->id) - (x->id < y->id);
+}
+
+/* Tokens of equal score have equal rank: the leftmost pair then merges first. */
+int spw_tok_build_ranks(const struct spw_tok_build *b, struct spw_tok_score *scores, size_t n)
+{
+    struct spw_tokenizer *t = b->t;
+    t->ranks = spw_alloc(t->n_entries * sizeof *t->ranks);
+    if (!t->ranks)
+        return -ENOMEM;
+    memset(t->ranks, 0xff, t->n_entries * sizeof *t->ranks);
+    if (n)
+        qsort(scores, n, sizeof *scores, compare_scores);
+    for (size_t i = 0, rank = 0; i < n; i++) {
+        rank = i && scores[i].score != scores[i - 1].score ? i : rank;
+        t->ranks[scores[i].id] = (uint32_t)rank;
+    }
+    return 0;
+}
+
+/* ---- the steps of SentencePiece ---- */
+
+/* A step that replaces what `regex` finds in a text, or `from`, if it is NULL. */
+static int replace(const struct spw_tok_build *b, struct spw_tok_steps *steps, const char *regex,
+                   const char *from, const char *to)
+{
+    struct spw_tok_step *step;
+    SPW_TRY(spw_tok_build_step(steps, SPW_TOK_REPLACE, to, &step));
+    return regex ? spw_tok_pattern_regex(&step->pattern, b->t->regex_memory, regex, b->name, b->err)
+                 : spw_tok_pattern_literal(&step->pattern, from, strlen(from));
+}
+
+static int map_characters(const struct spw_tok_build *b, const struct spw_tok_spaces *s)
+{
+    struct spw_tok_step *step;
+    SPW_TRY(spw_tok_build_step(&b->t->norms, SPW_TOK_CHARSMAP, NULL, &step));
+    step->longest = true;
+    step->content = spw_alloc(s->charsmap_bytes);
+    step->content_bytes = s->charsmap_bytes;
+    if (!step->content)
+        return -ENOMEM;
+    memcpy(step->content, s->charsmap, s->charsmap_bytes);
+    return 0;
+}
+
+int spw_tok_build_spaces(const struct spw_tok_build *b, const struct spw_tok_spaces *s)
+{
+    struct spw_tokenizer *t = b->t;
+    struct spw_tok_steps *norms = &t->norms, *decs = &t->decs;
+    struct spw_tok_step *step;
+    if (s->charsmap_bytes)
+        SPW_TRY(map_characters(b, s));
+    if (s->strips) {
+        SPW_TRY(replace(b, norms, "\\A +", NULL, ""));
+        SPW_TRY(replace(b, norms, "  +", NULL, " "));
+    }
+    if (s->prefix) {
+        SPW_TRY(spw_tok_build_step(norms, SPW_TOK_PREPEND, SPACE_MARK, &step));
+        step->always = true;
+    }
+    SPW_TRY(replace(b, norms, NULL, " ", SPACE_MARK));
+    if (s->strips) /* marks that the text itself has at its end go, too */
+        SPW_TRY(replace(b, norms, "(?<!" SPACE_MARK ")(?:" SPACE_MARK ")++\\z", NULL, ""));
+    SPW_TRY(replace(b, decs, NULL, SPACE_MARK, " "));
+    SPW_TRY(spw_tok_build_step(decs, SPW_TOK_DEC_BYTE_FALLBACK, NULL, &step));
+    step->by_character = s->trims;
+    SPW_TRY(spw_tok_build_step(decs, SPW_TOK_DEC_FUSE, NULL, &step));
+    if (s->trims)
+        return spw_tok_build_step(decs, SPW_TOK_DEC_TRIM, NULL, &step);
+    if (!s->prefix)
+        return 0;
+    SPW_TRY(spw_tok_build_step(decs, SPW_TOK_DEC_STRIP, " ", &step));
+    step->start = 1;
     return 0;
 }
 
@@ -119,7 +214,7 @@ int spw_tok_build_added(const struct spw_tok_build *b, const struct spw_tok_adde
                         const char *content, size_t bytes, bool special, const char *path)
 {
     struct spw_tokenizer *t = b->t;
-    const int32_t id = added->id, in_vocab = spw_tok_map_find(t, &t->vocab, content, bytes);
+    const int32_t id = added->id, in_vocab = spw_tok_known(t, content, bytes);
     SPW_TRY(spw_tok_build_ids(b, (size_t)id + 1));
     const uint32_t flags = t->entries[id].flags;
     if (spw_tok_map_find(t, &t->added_map, content, bytes) >= 0 || flags & SPW_TOK_IN_ADDED ||

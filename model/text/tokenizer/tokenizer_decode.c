@@ -4,8 +4,8 @@
  * text and text at once cannot differ. Every part handed on is whole characters.
  *
  * What must wait: ByteLevel holds the beginning of an unfinished character; ByteFallback holds a
- * run of byte tokens to its end, because one bad byte turns the whole run into U+FFFD; Strip holds
- * the characters that may turn out to be the last. */
+ * run of byte tokens to its end, because one bad byte turns the whole run into U+FFFD; Strip and
+ * the trim of SentencePiece hold the characters that may turn out to be the last. */
 #include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <string.h>
@@ -14,11 +14,11 @@
 
 struct stage {
     struct spw_tok_buf token;       /* BYTE_LEVEL, BYTE_FALLBACK, REPLACE: the token so far */
-    struct spw_tok_buf bytes;       /* BYTE_LEVEL, BYTE_FALLBACK: bytes not yet characters */
+    struct spw_tok_buf bytes;       /* the same: bytes not yet characters; TRIM: white space */
     struct spw_tok_matcher matcher; /* REPLACE */
     size_t n_tokens;                /* JOIN, METASPACE: tokens that ended */
     size_t n_cut, n_held;           /* STRIP: cut in front, held back at the end */
-    bool begun;                     /* JOIN, STRIP: the token has begun, its front is done */
+    bool begun;                     /* JOIN, STRIP, TRIM: the token has begun, its front is done */
 };
 
 struct spw_detokenizer {
@@ -110,10 +110,28 @@ static int fallback_byte(const struct spw_tok_buf *token)
     return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
+/* As SentencePiece: the characters of a run, and U+FFFD for each byte between them. */
+static int flush_characters_of_run(struct spw_detokenizer *d, size_t i)
+{
+    struct spw_tok_buf *run = &d->stages[i].bytes;
+    int32_t cp;
+    for (size_t at = 0; at < run->n;) {
+        const int len = spw_tok_utf8(run->data + at, run->n - at, &cp);
+        SPW_TRY(len > 0 ? stage_text(d, i + 1, run->data + at, (size_t)len)
+                        : stage_text(d, i + 1, REPLACEMENT, 3));
+        SPW_TRY(stage_end(d, i + 1));
+        at += len > 0 ? (size_t)len : 1;
+    }
+    run->n = 0;
+    return 0;
+}
+
 static int flush_run(struct spw_detokenizer *d, size_t i)
 {
     struct spw_tok_buf *run = &d->stages[i].bytes;
     bool valid = is_text(run);
+    if (d->t->decs.at[i].by_character)
+        return flush_characters_of_run(d, i);
     if (valid && run->n) {
         SPW_TRY(stage_text(d, i + 1, run->data, run->n));
         SPW_TRY(stage_end(d, i + 1));
@@ -161,6 +179,26 @@ static int replace_end(struct spw_detokenizer *d, size_t i)
 static bool is_character(const struct spw_tok_step *dec, const char *p, size_t len)
 {
     return len == dec->content_bytes && !memcmp(p, dec->content, len);
+}
+
+/* TRIM: white space waits for a character behind it, and is lost where none came before. */
+static int trim_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n)
+{
+    struct stage *s = &d->stages[i];
+    for (size_t k = 0, len; k < n; k += len) {
+        int32_t cp = 0;
+        len = spw_tok_utf8_len(p + k);
+        spw_tok_utf8(p + k, len, &cp);
+        if (!spw_tok_is_space(cp) && (cp < 0x1c || cp > 0x1f)) { /* as str.strip of Python */
+            SPW_TRY(stage_text(d, i + 1, s->bytes.data, s->bytes.n));
+            SPW_TRY(stage_text(d, i + 1, p + k, len));
+            s->bytes.n = 0;
+            s->begun = true;
+        } else if (s->begun) {
+            SPW_TRY(spw_tok_buf_append(&s->bytes, p + k, len));
+        }
+    }
+    return 0;
 }
 
 static int strip_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n)
@@ -224,6 +262,8 @@ static int stage_text(struct spw_detokenizer *d, size_t i, const char *p, size_t
         return stage_text(d, i + 1, p, n);
     case SPW_TOK_DEC_STRIP:
         return strip_text(d, i, p, n);
+    case SPW_TOK_DEC_TRIM:
+        return trim_text(d, i, p, n);
     case SPW_TOK_DEC_METASPACE:
         return metaspace_text(d, i, p, n);
     case SPW_TOK_DEC_JOIN:
@@ -250,6 +290,9 @@ static int stage_end(struct spw_detokenizer *d, size_t i)
         return 0;
     case SPW_TOK_DEC_JOIN:
         SPW_TRY(join_begin(d, i));
+        break;
+    case SPW_TOK_DEC_TRIM:
+        s->bytes.n = 0;
         break;
     default:
         break;
@@ -320,7 +363,7 @@ static bool is_shown(const struct spw_detokenizer *d, int32_t id)
 static int push(struct spw_detokenizer *d, int32_t id)
 {
     const struct spw_tokenizer *t = d->t;
-    if (id < 0 || (uint32_t)id >= t->n_entries || !t->entries[id].flags)
+    if (id < 0 || (uint32_t)id >= spw_tokenizer_vocab_size(t) || !t->entries[id].flags)
         return 0;
     const struct spw_tok_entry *e = &t->entries[id];
     if (d->skip_special && e->flags & SPW_TOK_SPECIAL && !is_shown(d, id))
@@ -403,7 +446,7 @@ static void enter_text(struct spw_detokenizer *d)
         enum spw_tok_kind kind = d->t->decs.at[i].kind;
         fused = fused || kind == SPW_TOK_DEC_FUSE || kind == SPW_TOK_DEC_BYTE_LEVEL;
         d->stages[i].n_tokens = 1;
-        d->stages[i].begun = kind == SPW_TOK_DEC_STRIP && fused;
+        d->stages[i].begun = (kind == SPW_TOK_DEC_STRIP || kind == SPW_TOK_DEC_TRIM) && fused;
     }
 }
 

@@ -176,18 +176,6 @@ static int load_added(const struct loader *l, const struct token *t, void *unuse
 
 /* ---- scores and merges ---- */
 
-struct score {
-    float score;
-    int32_t id;
-};
-
-static int compare_scores(const void *a, const void *b)
-{
-    const struct score *x = a, *y = b;
-    return x->score != y->score ? (x->score < y->score ? 1 : -1)
-                                : (x->id > y->id) - (x->id < y->id);
-}
-
 /* NAN: the file has none; *rc gets -EINVAL. */
 static float score_of(const struct loader *l, const struct token *t, int *rc)
 {
@@ -200,7 +188,7 @@ static float score_of(const struct loader *l, const struct token *t, int *rc)
 }
 
 struct scores {
-    struct score *at;
+    struct spw_tok_score *at;
     size_t n;
 };
 
@@ -209,26 +197,16 @@ static int take_score(const struct loader *l, const struct token *t, void *arg)
     struct scores *s = arg;
     int rc = 0;
     if (t->type == NORMAL)
-        s->at[s->n++] = (struct score){score_of(l, t, &rc), t->id};
+        s->at[s->n++] = (struct spw_tok_score){score_of(l, t, &rc), t->id};
     return rc;
 }
 
-/* Tokens of equal score have equal rank: the leftmost pair then merges first. */
 static int load_scores(const struct loader *l)
 {
-    struct spw_tokenizer *t = l->build.t;
     struct scores s = {.at = spw_alloc(l->tokens->n * sizeof *s.at)};
-    t->ranks = spw_alloc(t->n_entries * sizeof *t->ranks);
-    int rc = s.at && t->ranks ? walk_tokens(l, &s, take_score) : -ENOMEM;
-    if (!rc) {
-        memset(t->ranks, 0xff, t->n_entries * sizeof *t->ranks);
-        if (s.n)
-            qsort(s.at, s.n, sizeof *s.at, compare_scores);
-        for (size_t i = 0, rank = 0; i < s.n; i++) {
-            rank = i && s.at[i].score != s.at[i - 1].score ? i : rank;
-            t->ranks[s.at[i].id] = (uint32_t)rank;
-        }
-    }
+    int rc = s.at ? walk_tokens(l, &s, take_score) : -ENOMEM;
+    if (!rc)
+        rc = spw_tok_build_ranks(&l->build, s.at, s.n);
     spw_free(s.at);
     return rc;
 }
@@ -291,67 +269,25 @@ static int load_merges(const struct loader *l)
 
 /* ---- the steps around the model ---- */
 
-/* A step that replaces `from` by `to`. */
-static int replace(struct spw_tok_steps *steps, const char *from, const char *to)
-{
-    struct spw_tok_step *step;
-    SPW_TRY(spw_tok_build_step(steps, SPW_TOK_REPLACE, to, &step));
-    return spw_tok_pattern_literal(&step->pattern, from, strlen(from));
-}
-
-/* Spaces are U+2581; with `prefix` there is one more in front of the text. */
-static int mark_spaces(struct spw_tokenizer *t, bool prefix)
-{
-    struct spw_tok_step *step;
-    if (prefix)
-        SPW_TRY(spw_tok_build_step(&t->norms, SPW_TOK_PREPEND, SPACE_MARK, &step));
-    SPW_TRY(replace(&t->norms, " ", SPACE_MARK));
-    SPW_TRY(replace(&t->decs, SPACE_MARK, " "));
-    SPW_TRY(spw_tok_build_step(&t->decs, SPW_TOK_DEC_BYTE_FALLBACK, NULL, &step));
-    SPW_TRY(spw_tok_build_step(&t->decs, SPW_TOK_DEC_FUSE, NULL, &step));
-    if (!prefix)
-        return 0;
-    SPW_TRY(spw_tok_build_step(&t->decs, SPW_TOK_DEC_STRIP, " ", &step));
-    step->start = 1;
-    return 0;
-}
-
-static int replace_all(const struct loader *l, const char *regex, const char *to)
-{
-    struct spw_tokenizer *t = l->build.t;
-    struct spw_tok_step *step;
-    SPW_TRY(spw_tok_build_step(&t->norms, SPW_TOK_REPLACE, to, &step));
-    return spw_tok_pattern_regex(&step->pattern, t->regex_memory, regex, l->build.name,
-                                 l->build.err);
-}
-
-/* What SentencePiece makes of a text first: its map of characters, then one space for several, and
- * none at the ends. */
-static int normalize_pieces(const struct loader *l)
+/* The steps of SentencePiece. Only files of T5 have its map of characters, and no space more than
+ * one. */
+static int mark_spaces(const struct loader *l, bool prefix)
 {
     const char *key = "tokenizer.ggml.precompiled_charsmap";
-    const struct spw_gguf_value *map = spw_gguf_find(l->g, key);
-    struct spw_tok_step *step;
-    bool strips = true;
-    SPW_TRY(spw_keys_bool(&l->keys, "remove_extra_whitespaces", &strips));
+    const struct spw_gguf_value *map = l->kind == T5 ? spw_gguf_find(l->g, key) : NULL;
+    struct spw_tok_spaces s = {.prefix = prefix, .strips = l->kind == T5};
+    if (l->kind == T5)
+        SPW_TRY(spw_keys_bool(&l->keys, "remove_extra_whitespaces", &s.strips));
     if (map) {
-        const bool is_map = map->array && map->n == map->bytes &&
-                            spw_tok_charsmap_check((const char *)map->at, map->bytes);
-        if (!is_map)
+        s.charsmap = (const char *)map->at;
+        s.charsmap_bytes = map->bytes;
+        if (!map->array || map->n != map->bytes ||
+            !spw_tok_charsmap_check(s.charsmap, s.charsmap_bytes))
             return spw_fail(l->build.err, -EINVAL,
                             "%s: %s: found no map of characters, expected one of SentencePiece",
                             l->build.name, key);
-        SPW_TRY(spw_tok_build_step(&l->build.t->norms, SPW_TOK_CHARSMAP, NULL, &step));
-        step->longest = true;
-        step->content = spw_alloc(map->bytes);
-        step->content_bytes = map->bytes;
-        if (!step->content)
-            return -ENOMEM;
-        memcpy(step->content, map->at, map->bytes);
     }
-    if (strips)
-        SPW_TRY(replace_all(l, "^ +| +$", ""));
-    return strips ? replace_all(l, "  +", " ") : 0;
+    return spw_tok_build_spaces(&l->build, &s);
 }
 
 static int split_bytes(const struct loader *l)
@@ -400,9 +336,7 @@ static int load_steps(struct loader *l)
     SPW_TRY(spw_keys_bool(&l->keys, "add_space_prefix", &prefix));
     SPW_TRY(add_special(l, "add_bos_token", bos, "bos_token_id", &t->prefix));
     SPW_TRY(add_special(l, "add_eos_token", l->kind == T5, "eos_token_id", &t->suffix));
-    if (l->kind == T5)
-        SPW_TRY(normalize_pieces(l));
-    return l->kind == GPT2 ? split_bytes(l) : mark_spaces(t, prefix && marks);
+    return l->kind == GPT2 ? split_bytes(l) : mark_spaces(l, prefix && marks);
 }
 
 /* ---- all of it ---- */

@@ -25,6 +25,7 @@ struct writer {
     bool merged; /* such a tokenizer has merges, not scores */
     bool pieces; /* it has scores of its own: Unigram */
     bool prefix; /* it puts a space in front of a text */
+    bool strips; /* it makes one space of several */
     const struct spw_tok_gguf_pre *pre;
     struct spw_tok_merge *merges; /* owned, by rank */
     size_t n_merges;
@@ -127,17 +128,31 @@ static int read_sentencepiece(struct writer *w)
                   "those of a byte-level tokenizer, or U+2581 in the place of spaces");
 }
 
+/* A SentencePiece model: the steps of spw_tok_build_spaces. */
+static int read_model(struct writer *w)
+{
+    w->marks = w->pieces = true;
+    for (size_t i = 0; i < w->t->norms.n; i++) {
+        const struct spw_tok_step *step = &w->t->norms.at[i];
+        w->prefix |= step->kind == SPW_TOK_PREPEND;
+        w->strips |= step->kind == SPW_TOK_REPLACE && !step->content_bytes;
+    }
+    return 0;
+}
+
 /* Unigram, as SentencePiece has it: a map of characters, then U+2581 in the place of spaces.
  * Readers of the file make one space of several, as WhitespaceSplit does. */
 static int read_pieces(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
+    if (t->sums_f32)
+        return read_model(w);
     const struct spw_tok_step *last = t->pres.n ? &t->pres.at[t->pres.n - 1] : NULL;
     const struct spw_tok_step *mark = last && last->kind == SPW_TOK_PRE_SPLIT ? last - 1 : last;
     const bool marks = mark && mark >= t->pres.at && mark->kind == SPW_TOK_PRE_METASPACE;
     const bool maps = !t->norms.n || (t->norms.n == 1 && t->norms.at[0].kind == SPW_TOK_CHARSMAP);
     const bool strips = marks && mark > t->pres.at && mark[-1].kind == SPW_TOK_PRE_SPLIT;
-    w->marks = w->pieces = true;
+    w->marks = w->pieces = w->strips = true;
     w->prefix = marks && mark->scheme != SPW_TOK_SCHEME_NEVER;
     return maps && strips ? 0
                           : refuse(w, "normalizer and pre_tokenizer", "other steps",
@@ -268,8 +283,8 @@ static enum token_type type_of(const struct writer *w, uint32_t id)
         return UNUSED;
     if (w->marks && (int32_t)id == t->unk_id)
         return UNKNOWN;
-    if (flags & SPW_TOK_IN_ADDED)
-        return flags & SPW_TOK_SPECIAL ? CONTROL : USER_DEFINED;
+    if (flags & (SPW_TOK_IN_ADDED | SPW_TOK_NAMED))
+        return flags & (SPW_TOK_SPECIAL | SPW_TOK_NAMED) ? CONTROL : USER_DEFINED;
     for (int byte = 0; w->marks && byte < 256; byte++)
         if (t->byte_ids[byte] == (int32_t)id)
             return BYTE;
@@ -383,8 +398,8 @@ static void add_special(const struct writer *w)
         spw_gguf_add_bool(w->w, "tokenizer.ggml.add_space_prefix", w->prefix);
     if (!w->pieces)
         return;
-    spw_gguf_add_bool(w->w, "tokenizer.ggml.remove_extra_whitespaces", true);
-    if (t->norms.n)
+    spw_gguf_add_bool(w->w, "tokenizer.ggml.remove_extra_whitespaces", w->strips);
+    if (t->norms.n && t->norms.at[0].kind == SPW_TOK_CHARSMAP)
         spw_gguf_add(w->w, "tokenizer.ggml.precompiled_charsmap", SPW_GGUF_U8, true,
                      t->norms.at[0].content, t->norms.at[0].content_bytes);
 }

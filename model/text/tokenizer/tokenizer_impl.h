@@ -3,6 +3,7 @@
  *
  * tokenizer_json.c   tokenizer.json -> the structs below
  * tokenizer_gguf.c   the keys of a GGUF file -> the same
+ * tokenizer_spm.c    a SentencePiece model: its pieces; tokenizer_pieces.c  these -> the structs
  * tokenizer_gguf_write.c  the structs -> the keys of a GGUF file
  * tokenizer_build.c  the tables, from either
  * tokenizer_vocab.c  strings, ids, merges, the search for added tokens
@@ -133,6 +134,7 @@ enum spw_tok_kind {
     SPW_TOK_DEC_BYTE_FALLBACK,
     SPW_TOK_DEC_FUSE,
     SPW_TOK_DEC_STRIP,
+    SPW_TOK_DEC_TRIM, /* no white space at the ends */
     SPW_TOK_DEC_METASPACE,
 };
 
@@ -160,6 +162,8 @@ struct spw_tok_step {
     bool invert;                    /* the same */
     enum spw_tok_scheme scheme;     /* METASPACE; of a decoder: the first token's space vanishes */
     bool left, right;               /* STRIP of a normalizer */
+    bool always;                    /* PREPEND: also where nothing is left of a text */
+    bool by_character;              /* BYTE_FALLBACK: bad bytes spoil no characters beside them */
     bool longest;                   /* CHARSMAP: as SentencePiece looks for keys */
     size_t start, stop;             /* STRIP of a decoder, in characters */
 };
@@ -218,6 +222,7 @@ enum {
     SPW_TOK_IN_MODEL = 1, /* part of the model's vocabulary */
     SPW_TOK_IN_ADDED = 2,
     SPW_TOK_SPECIAL = 4,
+    SPW_TOK_NAMED = 8,       /* the model does not make it of a text: see t->named */
     SPW_TOK_ADDED_SHIFT = 8, /* the bits above: index into t->added of an IN_ADDED entry */
 };
 
@@ -266,6 +271,8 @@ struct spw_tok_search {
 
 int32_t spw_tok_map_find(const struct spw_tokenizer *t, const struct spw_tok_map *map,
                          const char *text, size_t bytes); /* -1: absent */
+/* In the vocabulary of the model or beside it; -1: there is no such token. */
+int32_t spw_tok_known(const struct spw_tokenizer *t, const char *text, size_t bytes);
 /* Enters the id of a token whose text the map does not have. */
 int spw_tok_map_add(const struct spw_tokenizer *t, struct spw_tok_map *map, int32_t id);
 int spw_tok_merges_init(struct spw_tokenizer *t, size_t n);
@@ -340,6 +347,8 @@ static inline int spw_tok_work_goes_on(const struct spw_tok_model_work *w, size_
     return (step + 1) % EVERY == 0 && w->stopped && w->stopped() ? -ECANCELED : 0;
 }
 int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id);
+/* A token of the model: a hidden one is unknown. */
+int spw_tok_ids_add_piece(const struct spw_tokenizer *t, struct spw_tok_ids *ids, int32_t id);
 /* Appends the ids of one piece. -ENODATA: an unknown character and no unk token. */
 int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w,
                          const char *text, size_t bytes, struct spw_tok_ids *ids);
@@ -356,7 +365,13 @@ struct spw_tokenizer {
     struct spw_tok_buf blob;       /* all token texts */
     struct spw_tok_entry *entries; /* owned [n_entries] */
     size_t n_entries, entry_capacity;
+    /* The last of the entries are pieces of SentencePiece that the model has no token for: they
+     * become the unknown token. */
+    size_t n_hidden;
     struct spw_tok_map vocab, added_map;
+    /* Tokens that are no pieces of SentencePiece: unknown text that is one of them becomes it. */
+    struct spw_tok_map named;
+    bool marks_language; /* Marian: a piece of text that begins with ">>de<<" begins with a token */
 
     struct spw_tok_added *added; /* owned */
     size_t n_added, added_capacity;
@@ -376,6 +391,7 @@ struct spw_tokenizer {
     double *scores;
     size_t score_capacity;
     double unknown_score;
+    bool sums_f32; /* as SentencePiece: the sum of the scores up to some byte is an f32 */
     struct spw_tok_finder pieces;
     bool byte_fallback, fuse_unk, ignore_merges, has_unk;
     int32_t unk_id; /* -1: the unk token is not in the vocabulary */
@@ -414,11 +430,30 @@ int spw_tok_build_step(struct spw_tok_steps *steps, enum spw_tok_kind kind, cons
 int spw_tok_build_ids(const struct spw_tok_build *b, size_t n);
 /* A token of the model. */
 int spw_tok_build_token(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id);
+/* A token that the model does not make of a text. */
+int spw_tok_build_named(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id);
 /* Call it when all tokens and byte_fallback are known. */
 void spw_tok_build_characters(const struct spw_tok_build *b);
 /* After spw_tok_merges_init. `joined`: the left half and the right half. */
 int spw_tok_build_merge(const struct spw_tok_build *b, const char *joined, size_t bytes,
                         size_t left_bytes, uint32_t rank);
+/* Instead of merges: the scores of the tokens that symbols merge into. The order changes. All
+ * tokens are known. */
+struct spw_tok_score {
+    float score;
+    int32_t id;
+};
+int spw_tok_build_ranks(const struct spw_tok_build *b, struct spw_tok_score *scores, size_t n);
+/* The normalizer and the decoder of SentencePiece: U+2581 in the place of spaces. */
+struct spw_tok_spaces {
+    const char *charsmap; /* borrowed [charsmap_bytes]; checked */
+    size_t charsmap_bytes;
+    bool prefix; /* one space more in front of a text */
+    bool strips; /* none else at the ends of a text, and one for several */
+    bool trims;  /* an answer has no white space at its ends, and all characters of byte tokens;
+                    else it loses the space of `prefix` */
+};
+int spw_tok_build_spaces(const struct spw_tok_build *b, const struct spw_tok_spaces *s);
 /* The normalizers are known. `path`: of the token in the file. */
 int spw_tok_build_added(const struct spw_tok_build *b, const struct spw_tok_added *added,
                         const char *content, size_t bytes, bool special, const char *path);

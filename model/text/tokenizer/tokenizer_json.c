@@ -228,7 +228,7 @@ static int read_id(const struct spw_tok_loader *l, const json_t *token, const ch
     const json_t *value = json_object_get(token, "id");
     if (value || strcmp(path, OTHER_FILE) != 0)
         return spw_tok_get_id(l, value, path, "id", id);
-    *id = spw_tok_map_find(l->t, &l->t->vocab, content, strlen(content));
+    *id = spw_tok_known(l->t, content, strlen(content));
     if (*id < 0)
         *id = last >= 0 && (size_t)last >= l->n_vocab ? last + 1 : (int32_t)l->n_vocab;
     return *id <= SPW_TOK_MAX_ID
@@ -259,7 +259,7 @@ static int add_token(const struct spw_tok_loader *l, const json_t *token, const 
     return spw_tok_build_added(&l->build, &a, content, strlen(content), special, path);
 }
 
-static int load_added(const struct spw_tok_loader *l, const json_t *added)
+int spw_tok_load_added(const struct spw_tok_loader *l, const json_t *added)
 {
     int32_t last = -1;
     for (size_t i = 0; i < json_array_size(added); i++) {
@@ -323,7 +323,7 @@ static int load_root(struct spw_tok_loader *l, json_t *root)
     SPW_TRY(load_model(l, model));
     SPW_TRY(spw_tok_load_pipeline(l, root));
     SPW_TRY(check_prefix_space(l));
-    SPW_TRY(load_added(l, json_object_get(root, "added_tokens")));
+    SPW_TRY(spw_tok_load_added(l, json_object_get(root, "added_tokens")));
     return spw_tok_build_finish(&l->build);
 }
 

@@ -37,6 +37,9 @@ int spw_tok_get_id(const struct spw_tok_loader *l, const json_t *value, const ch
  */
 int spw_tok_merge_added(const struct spw_special_tokens *special, json_t *root);
 
+/* Adds the tokens of that list: n_vocab ids are those of the vocabulary. */
+int spw_tok_load_added(const struct spw_tok_loader *l, const json_t *added);
+
 /* normalizer, pre_tokenizer, post_processor, decoder */
 int spw_tok_load_pipeline(const struct spw_tok_loader *l, const json_t *root);
 

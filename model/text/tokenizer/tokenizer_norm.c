@@ -168,7 +168,7 @@ static int apply(const struct spw_tok_step *norm, struct spw_tok_matcher *m, con
     case SPW_TOK_NFKD:
         return unicode_form(norm->kind, m, text, bytes, work, out);
     case SPW_TOK_PREPEND:
-        if (bytes)
+        if (bytes || norm->always)
             SPW_TRY(spw_tok_buf_append(out, norm->content, norm->content_bytes));
         return spw_tok_buf_append(out, text, bytes);
     case SPW_TOK_REPLACE:

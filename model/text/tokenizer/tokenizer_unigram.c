@@ -17,10 +17,12 @@ static bool is_of_text(const struct spw_tokenizer *t, int32_t id)
     return t->scores[id] > -INFINITY;
 }
 
-static void continue_path(struct spw_tok_path *paths, size_t begin, size_t end, double score,
-                          int32_t id)
+static void continue_path(const struct spw_tokenizer *t, struct spw_tok_path *paths, size_t begin,
+                          size_t end, double score, int32_t id)
 {
     score += paths[begin].score;
+    if (t->sums_f32)
+        score = (double)(float)score;
     if (paths[end].begin == UINT32_MAX || score > paths[end].score)
         paths[end] = (struct spw_tok_path){score, (uint32_t)begin, id};
 }
@@ -41,14 +43,14 @@ static int find_paths(const struct spw_tokenizer *t, const struct spw_tok_model_
         for (int64_t id; (id = spw_tok_find_next(&t->pieces, text + i, bytes - i, &s)) >= 0;) {
             if (!is_of_text(t, (int32_t)id))
                 continue;
-            continue_path(paths, i, i + s.bytes, t->scores[id], (int32_t)id);
+            continue_path(t, paths, i, i + s.bytes, t->scores[id], (int32_t)id);
             is_token |= s.bytes == len;
         }
         if (is_token)
             continue;
         if (!t->has_unk)
             return -ENODATA;
-        continue_path(paths, i, i + len, t->unknown_score, t->unk_id);
+        continue_path(t, paths, i, i + len, t->unknown_score, t->unk_id);
     }
     return 0;
 }
@@ -79,8 +81,11 @@ static int add_unknown(const struct spw_tokenizer *t, const char *text, size_t b
     for (size_t i = 0; i < bytes && has_bytes; i++)
         has_bytes = t->byte_ids[(uint8_t)text[i]] >= 0;
     for (size_t i = 0; i < bytes && has_bytes; i++)
-        SPW_TRY(spw_tok_ids_add(ids, t->byte_ids[(uint8_t)text[i]]));
-    return has_bytes ? 0 : spw_tok_ids_add(ids, id < 0 ? t->unk_id : id);
+        SPW_TRY(spw_tok_ids_add_piece(t, ids, t->byte_ids[(uint8_t)text[i]]));
+    if (has_bytes)
+        return 0;
+    id = id < 0 ? spw_tok_map_find(t, &t->named, text, bytes) : id;
+    return spw_tok_ids_add(ids, id < 0 ? t->unk_id : id);
 }
 
 int spw_tok_unigram_encode(const struct spw_tokenizer *t, struct spw_tok_model_work *w,
@@ -97,7 +102,7 @@ int spw_tok_unigram_encode(const struct spw_tokenizer *t, struct spw_tok_model_w
         if (id == t->unk_id)
             SPW_TRY(add_unknown(t, text + at, end - at, ids));
         else
-            SPW_TRY(spw_tok_ids_add(ids, id));
+            SPW_TRY(spw_tok_ids_add_piece(t, ids, id));
     }
     return 0;
 }

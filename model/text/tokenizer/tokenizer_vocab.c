@@ -158,6 +158,12 @@ int32_t spw_tok_map_find(const struct spw_tokenizer *t, const struct spw_tok_map
     return map->slots ? (int32_t)*map_slot(t, map, text, bytes) - 1 : -1;
 }
 
+int32_t spw_tok_known(const struct spw_tokenizer *t, const char *text, size_t bytes)
+{
+    const int32_t id = spw_tok_map_find(t, &t->vocab, text, bytes);
+    return id < 0 ? spw_tok_map_find(t, &t->named, text, bytes) : id;
+}
+
 static void map_put(const struct spw_tokenizer *t, struct spw_tok_map *map, uint32_t id)
 {
     const struct spw_tok_entry *e = &t->entries[id];

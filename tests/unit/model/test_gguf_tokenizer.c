@@ -621,6 +621,21 @@ static void test_written_unigram(void)
     free(json);
 }
 
+/* The same of a folder that has SentencePiece's model in the place of tokenizer.json. */
+static void test_written_model(void)
+{
+    const struct gguf_tokenizer as = {.model = "t5"};
+    struct spw_error err = {0};
+    struct pair p = {0};
+    char random[512];
+    CHECK_MSG(!spw_tokenizer_open_folder(&p.json, "tests/golden/sentencepiece/t5", &err), "%s",
+              err.text);
+    p.keys = write_and_open(p.json, &as);
+    for (int k = check_amount(2000); p.json && p.keys && k > 0; k--)
+        compare_text(p.json, p.keys, random, random_text(random), "model");
+    close_pair(&p);
+}
+
 /* Every pre-tokenizer that docs/models.md names can be read, and cuts as its pattern says: words,
  * then numbers of one, up to three or any digits. */
 static void test_pres(void)
@@ -867,6 +882,7 @@ int main(void)
     test_ids();
     test_unigram();
     test_written_unigram();
+    test_written_model();
     test_pres();
     test_usual_pres();
     test_default_ids();
