@@ -179,8 +179,9 @@ struct spw_plan {
      * many of the blocks in host memory cross the link all the same. */
     uint32_t host_rows, host_layer_rows, n_link_blocks;
     struct spw_host_rates host_rates;
-    /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
-    uint64_t streamed_bytes, disk_read_bytes;
+    /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. Of
+     * the former, those that the host can read instead, in passes of host_layer_rows rows. */
+    uint64_t streamed_bytes, disk_read_bytes, host_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
      * are counted so that they can; there are enough frames. */
     bool may_retain, retains;

@@ -194,4 +194,5 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;
     p->n_link_blocks = spw_host_link_blocks(&p->host_rates, n_of_host, of_host, others, of_row);
+    p->host_read_bytes = p->host_layer_rows ? of_host : 0;
 }

@@ -202,27 +202,39 @@ uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_pla
     return (uint64_t)(missing * e->n_kept / e->n * (double)bytes);
 }
 
-static uint64_t experts_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+/* Of a token, in a pass of so many rows. What the host multiplies in its memory costs the time that
+ * the host takes. So do blocks that cross the link in less (spw_host_link_blocks). */
+static uint64_t experts_cost(const struct spw_plan *p, const struct spw_plan_input *in,
+                             uint64_t rows)
 {
+    const struct spw_experts_config *e = &in->weights->config->experts;
     const uint64_t *pages = in->weights->expert_pages;
     uint64_t all = spw_plan_expected_misses(p, in, pages[in->weights->n_expert_blocks]);
+    if (all && rows <= p->host_rows)
+        all = spw_host_cost(&p->host_rates, (uint32_t)rows, e->n, e->n_kept, all);
     return all + spw_plan_expected_misses(p, in, pages[p->n_disk_experts]) * (disk_cost(in) - 1);
 }
 
-static uint64_t dense_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+static uint64_t dense_cost(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t rows)
 {
-    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in);
+    const uint64_t moved = p->streamed_bytes + p->disk_read_bytes * disk_cost(in);
+    if (rows > p->host_layer_rows)
+        return moved;
+    return moved - p->host_read_bytes +
+           spw_host_cost(&p->host_rates, (uint32_t)rows, 1, 1, p->host_read_bytes);
 }
 
 uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return dense_cost(p, in) + experts_cost(p, in);
+    const uint64_t rows = spw_plan_full_sessions(in);
+    return dense_cost(p, in, rows) + experts_cost(p, in, rows);
 }
 
 uint64_t spw_plan_pass_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_experts_config *e = &in->weights->config->experts;
-    return dense_cost(p, in) + (e->n ? experts_cost(p, in) / e->n_kept * e->n : 0);
+    const uint64_t experts = e->n ? experts_cost(p, in, p->chunk) / e->n_kept * e->n : 0;
+    return dense_cost(p, in, p->chunk) + experts;
 }
 
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,

@@ -2,6 +2,7 @@
 #include "runtime/rules/host_rows.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 enum { MOST_ROWS = 16, ROWS_UNKNOWN = 8, LAYER_ROWS_UNKNOWN = 1 };
 
@@ -27,4 +28,12 @@ uint32_t spw_host_link_blocks(const struct spw_host_rates *r, uint32_t n, uint64
         return 0;
     const double meanwhile = (double)resident / r->device * r->link - (double)others;
     return (uint32_t)(n * fmax(fmin(meanwhile / (double)bytes, 1), 0));
+}
+
+uint64_t spw_host_cost(const struct spw_host_rates *r, uint32_t rows, uint32_t n, uint32_t kept,
+                       uint64_t bytes)
+{
+    const bool is_known = r->host > 0 && r->link > 0;
+    const double times = is_known ? rows_of_expert(rows, n, kept) * r->link / r->host : 1;
+    return (uint64_t)(times * (double)bytes);
 }

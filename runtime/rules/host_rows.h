@@ -33,5 +33,9 @@ uint32_t spw_host_rows(const struct spw_host_rates *r, uint32_t n, uint32_t kept
  * case. resident: bytes of the device that a row reads. */
 uint32_t spw_host_link_blocks(const struct spw_host_rates *r, uint32_t n, uint64_t bytes,
                               uint64_t others, uint64_t resident);
+/* What products of `rows` rows cost that the host computes from `bytes` bytes of its memory: the
+ * bytes that the link brings meanwhile. Unknown rates: as many. */
+uint64_t spw_host_cost(const struct spw_host_rates *r, uint32_t rows, uint32_t n, uint32_t kept,
+                       uint64_t bytes);
 
 #endif

@@ -48,7 +48,7 @@ static inline float *model_floats(const char *path, size_t n)
 /* The spectrogram of a golden model whose source is audio; NULL: it is text. */
 static inline float *model_audio(const char *dir, const struct spw_model_config *c)
 {
-    char path[256];
+    char path[600];
     snprintf(path, sizeof path, "%s/golden_audio.f32", dir);
     return c->n_mels ? model_floats(path, SPW_AUDIO_FRAMES * c->n_audio * c->n_mels) : NULL;
 }

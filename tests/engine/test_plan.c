@@ -504,9 +504,10 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
         struct spw_plan_input in = start_input(&model, check_range(seed, 2, i % 3 ? 400 : 16));
         in.attention_tiles = 32;
         in.sessions = (uint32_t)check_range(seed, 1, 3);
-        in.host_layer_rows = (uint32_t)check_range(seed, 1, 16);
-        in.host_rates =
-            (struct spw_host_rates){.link = 1e9, .device = 1e9 * (double)check_range(seed, 1, 10)};
+        in.host_rates = (struct spw_host_rates){.host = 1e9 * (double)check_range(seed, 2, 20),
+                                                .link = 1e9,
+                                                .device = 1e9 * (double)check_range(seed, 1, 10)};
+        in.host_layer_rows = spw_host_rows(&in.host_rates, 1, 1);
         in.disk_bytes = check_random(seed) % 2 ? (uint64_t)1 << 32 : 0;
         spw_plan_smallest(&info, &in);
         in.device_bytes = info.smallest_device_bytes + check_range(seed, 0, 1 << 19);
@@ -516,6 +517,7 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
         }
         CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
         check_account(&p, &in);
+        check_cheapest(&in, seed);
         n_on_host += p.info.n_layers_on_host > 0;
         n_split += p.info.n_layers_on_host && p.n_link_blocks;
         n_prompts += p.info.n_layers_on_host && in.context <= in.host_layer_rows;

@@ -247,6 +247,17 @@ static void test_link_blocks(void)
     CHECK(spw_host_link_blocks(&r, 0, 0, 0, (uint64_t)2e9) == 0);
 }
 
+/* The host reads five bytes while the link brings one; two rows take twice as long, but those of
+ * experts rarely meet. */
+static void test_host_cost(void)
+{
+    const struct spw_host_rates r = {.host = 50e9, .link = 10e9};
+    CHECK(spw_host_cost(&r, 1, 1, 1, 1000) == 200 && spw_host_cost(&r, 2, 1, 1, 1000) == 400);
+    CHECK(spw_host_cost(&r, 1, 8, 2, 1000) == 200);
+    CHECK(spw_host_cost(&r, 2, 8, 2, 1000) > 200 && spw_host_cost(&r, 2, 8, 2, 1000) < 250);
+    CHECK(spw_host_cost(&(struct spw_host_rates){0}, 2, 1, 1, 1000) == 1000);
+}
+
 static void test_prompt(void)
 {
     struct spw_plan_info p = plan(2e9, 0, 1e9, 0, 0);
@@ -273,6 +284,7 @@ int main(void)
     test_experts();
     test_host_rows();
     test_link_blocks();
+    test_host_cost();
     test_prompt();
     return check_done();
 }
