@@ -155,6 +155,14 @@ struct spw_speech_config {
     uint64_t max_initial_timestamp_index; /* as in struct spw_token_rules */
 };
 
+/* What a model with an encoder gets and does when it summarizes: config.json's
+ * task_specific_params.summarization, and else what counts for all answers. */
+struct spw_summary_config {
+    char prefix[256]; /* comes before each text; "": nothing */
+    struct spw_search_rules search;
+    struct spw_token_rules rules; /* the numbers; the lists are those of all answers */
+};
+
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
     const char *wrapper; /* model_type of the folder, of which only the text model is used; NULL:
@@ -293,6 +301,7 @@ struct spw_model_config {
     int32_t bos;                           /* -1: none */
     struct spw_token_rules token_rules;    /* of all answers; lists are in rule_tokens */
     struct spw_search_rules search;        /* of a model with an encoder */
+    struct spw_summary_config summary;     /* the same */
     int32_t *rule_tokens[SPW_TOKEN_LISTS]; /* owned */
     /* Facts that the files do not store and that follow from a rule, and what is left out, as
      * sentences. */

@@ -137,8 +137,7 @@ static int count_positions(struct spw_model_config *out, const struct spw_config
     }
     if (out->positions == SPW_POSITIONS_STORED)
         out->stack_positions = out->max_positions;
-    if (out->positions)
-        out->max_positions += out->n_mels ? out->n_audio : out->max_positions;
+    out->max_positions += out->n_mels ? out->n_audio : out->max_positions;
     if (out->positions != SPW_POSITIONS_SINES_F32)
         return 0;
     SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "pad_token_id", 0, out->vocab - 1, &pad));

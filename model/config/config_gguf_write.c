@@ -396,7 +396,7 @@ static void add_stack_keys(const struct writer *w)
     } sizes[] = {
         {"block_count", c->n_source_layers / 2},
         {"decoder_block_count", (c->n_layers - c->n_source_layers) / 2},
-        {"context_length", c->max_positions},
+        {"context_length", c->max_positions / 2},
         {"embedding_length", c->hidden},
         {"feed_forward_length", c->intermediate},
         {"attention.head_count", c->n_heads},

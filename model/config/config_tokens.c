@@ -107,13 +107,12 @@ static int read_bad_words(struct spw_model_config *out, const struct spw_keys *k
     return 0;
 }
 
-/* A file that wants answers to be drawn wants no plain search. */
-static int read_search(struct spw_model_config *out, const struct spw_keys *keys)
+/* Absent keys leave the old values. A file that wants answers to be drawn wants no plain search. */
+static int read_search(struct spw_search_rules *s, const struct spw_keys *keys)
 {
     enum { MOST_BEAMS = 256 };
-    struct spw_search_rules *s = &out->search;
     const json_t *early = spw_keys_value(keys, "early_stopping");
-    double penalty = 1;
+    double penalty = (double)s->length_penalty;
     bool draws = false;
     SPW_TRY(SPW_OR_NULL(spw_keys_bool, keys, "do_sample", &draws));
     SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_beams", 1, MOST_BEAMS, &s->num_beams));
@@ -122,12 +121,41 @@ static int read_search(struct spw_model_config *out, const struct spw_keys *keys
     SPW_TRY(read_count(keys, "max_new_tokens", &s->max_new_tokens));
     if (early && !json_is_boolean(early) && !json_is_null(early) && !json_is_string(early))
         return spw_keys_refuse(keys, "early_stopping", "true, false or \"never\"");
-    s->early_stopping = json_is_true(early)     ? SPW_BEAMS_STOP_EARLY
-                        : json_is_string(early) ? SPW_BEAMS_NEVER_EARLY
-                                                : SPW_BEAMS_STOP_LATE;
+    if (early)
+        s->early_stopping = json_is_true(early)     ? SPW_BEAMS_STOP_EARLY
+                            : json_is_string(early) ? SPW_BEAMS_NEVER_EARLY
+                                                    : SPW_BEAMS_STOP_LATE;
     s->length_penalty = (float)penalty;
     s->num_beams = draws ? 0 : s->num_beams;
     return 0;
+}
+
+static int read_numbers(const struct spw_keys *keys, struct spw_token_rules *r)
+{
+    SPW_TRY(read_count(keys, "no_repeat_ngram_size", &r->no_repeat_ngram_size));
+    SPW_TRY(read_count(keys, "min_length", &r->min_length));
+    return read_count(keys, "min_new_tokens", &r->min_new_tokens);
+}
+
+/* As the summarization pipeline of transformers: what config.json says of this task wins. */
+static int read_summary(struct spw_model_config *out, const struct spw_keys *top)
+{
+    struct spw_summary_config *s = &out->summary;
+    struct spw_keys tasks = *top, keys = *top;
+    const char *prefix = "", *key = "prefix";
+    s->search = out->search;
+    s->rules = out->token_rules;
+    tasks.prefix = "task_specific_params.";
+    tasks.object = keys.object = NULL;
+    keys.prefix = "task_specific_params.summarization.";
+    SPW_TRY(spw_keys_object(top, "task_specific_params", &tasks.object));
+    SPW_TRY(spw_keys_object(&tasks, "summarization", &keys.object));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, top, key, &prefix));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &keys, key, &prefix));
+    if (snprintf(s->prefix, sizeof s->prefix, "%s", prefix) >= (int)sizeof s->prefix)
+        return spw_keys_refuse(&keys, key, "at most 255 bytes");
+    SPW_TRY(read_numbers(&keys, &s->rules));
+    return read_search(&s->search, &keys);
 }
 
 /* As transformers, from generation_config.json, or from config.json where that file is missing. */
@@ -137,15 +165,8 @@ static int read_rules(struct spw_model_config *out, const struct spw_config_sour
     const struct spw_keys *places[] = {generation->object ? generation : &source->top,
                                        generation->object ? generation : &source->text};
     struct spw_token_rules *r = &out->token_rules;
-    const struct {
-        const char *key;
-        uint64_t *at;
-    } numbers[] = {{"no_repeat_ngram_size", &r->no_repeat_ngram_size},
-                   {"min_length", &r->min_length},
-                   {"min_new_tokens", &r->min_new_tokens}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
-            SPW_TRY(read_count(places[i], numbers[k].key, numbers[k].at));
+        SPW_TRY(read_numbers(places[i], r));
         SPW_TRY(
             SPW_OR_NULL(spw_keys_bool, places[i], "renormalize_logits", &r->renormalize_logits));
         for (int k = 0; k < SPW_TOKEN_LISTS; k++)
@@ -153,8 +174,10 @@ static int read_rules(struct spw_model_config *out, const struct spw_config_sour
     }
     if (!source->family->encodes)
         return 0;
+    out->search.length_penalty = 1;
     SPW_TRY(read_bad_words(out, places[0]));
-    return read_search(out, places[0]);
+    SPW_TRY(read_search(&out->search, places[0]));
+    return read_summary(out, &source->top);
 }
 
 /* ---- all of them ---- */

@@ -45,6 +45,26 @@ static inline void extract_parts(const char *output, const char *to)
              to) == 0);
 }
 
+/* A model with an encoder that has the tokens of `m`, and whose files say how it summarizes. */
+static inline void encoder_model(const char *name, const char *golden, const char *summarization)
+{
+    command_golden(name, golden);
+    CHECK(sh("cp m/tokenizer.json %s && sed -i '1a \"task_specific_params\": {\"summarization\": "
+             "%s},' "
+             "%s/config.json",
+             name, summarization, name) == 0);
+}
+
+/* `b`: BART, 64 positions, the rest from generation_config.json. `t`: T5, 512 positions. */
+static inline void encoder_models(void)
+{
+    encoder_model("b", "bart_search", "{\"min_length\": 5}");
+    encoder_model("t", "t5_search",
+                  "{\"prefix\": \"summarize: \", \"num_beams\": 3, \"length_penalty\": 2.0, "
+                  "\"max_length\": 40, \"min_length\": 7, \"no_repeat_ngram_size\": 3, "
+                  "\"early_stopping\": true}");
+}
+
 #define OPTIONS "--instructions ins --length 20 --language Latin --max-new-tokens 60 --ignore-eos"
 
 /* The model `m`, instructions, four documents. Its context holds the first of them as a whole. */

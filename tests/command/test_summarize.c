@@ -54,19 +54,38 @@ static void append(char *to, const char *text, size_t bytes)
 
 static const char *texts = "docs"; /* the folder of what stands in the documents */
 
+/* A model with an encoder: what its files say (encoder_models), in the words of a line of a job. */
+struct encoder {
+    const char *model, *prefix, *search;
+    size_t positions;
+    long long answer, part_answer; /* the most tokens; a merge has room for three of the latter */
+};
+static const struct encoder encoders[] = {
+    {"b", "",
+     "{\"num_beams\": 4, \"length_penalty\": 2.0, \"early_stopping\": true, \"min_length\": 5, "
+     "\"no_repeat_ngram_size\": 3}",
+     64, 23, 15},
+    {"t", "summarize: ",
+     "{\"num_beams\": 3, \"length_penalty\": 2.0, \"early_stopping\": true, \"min_length\": 7, "
+     "\"no_repeat_ngram_size\": 3}",
+     512, 39, 39},
+};
+
 /* The prompt that the instructions make, by the positions in the result. */
 static void make_prompt(char *to, json_t *parts, const json_t *part, const char *document,
-                        size_t n_parts, bool is_chat)
+                        size_t n_parts, bool is_chat, const struct encoder *encoder)
 {
     static char text[1 << 16];
     char path[128];
     const long long level = number(part, "level"), index = number(part, "index");
-    *to = 0;
+    strcpy(to, encoder ? encoder->prefix : "");
     if (level == 0) {
         snprintf(path, sizeof path, "%s%s", texts, strrchr(document, '/'));
         read_file(path, text, sizeof text);
         size_t begin = (size_t)number(part, "begin"), end = (size_t)number(part, "end");
-        if (n_parts == 1)
+        if (encoder)
+            ;
+        else if (n_parts == 1)
             sprintf(to, "%sW %s, 20, Latin:\n", is_chat ? "<" : "", document);
         else
             sprintf(to, "%sP %lld of %zu of %s:\n", is_chat ? "<" : "", index + 1, n_parts,
@@ -81,14 +100,30 @@ static void make_prompt(char *to, json_t *parts, const json_t *part, const char 
             append(joined, below, strlen(below));
             strcat(joined, "\n\n");
         }
-        sprintf(to, "%sM %lld of %s:\n", is_chat ? "<" : "", count, document);
+        if (!encoder)
+            sprintf(to, "%sM %lld of %s:\n", is_chat ? "<" : "", count, document);
         append(to, joined, strlen(joined));
     }
-    strcat(to, is_chat ? "\nS:>A:" : "\nS:");
+    if (!encoder)
+        strcat(to, is_chat ? "\nS:>A:" : "\nS:");
+}
+
+/* What `generate` is asked for: a line. */
+static json_t *asked_for(const char *key, const char *prompt, const json_t *part, bool is_last,
+                         const struct encoder *encoder)
+{
+    const long long most = !encoder  ? number(part, "n_generated")
+                           : is_last ? encoder->answer
+                                     : encoder->part_answer;
+    json_t *asked = json_pack("{s:s, s:s, s:I}", "id", key, "prompt", prompt, "max_new_tokens",
+                              (json_int_t)most);
+    if (encoder)
+        json_object_update_new(asked, parse(encoder->search));
+    return asked;
 }
 
 /* Every request of a job has the answer of `generate`. Returns how many there were. */
-static size_t check_answers(const char *model, const char *output)
+static size_t check_answers(const char *model, const char *output, const struct encoder *encoder)
 {
     static char prompt[1 << 16];
     char name[128];
@@ -107,11 +142,12 @@ static size_t check_answers(const char *model, const char *output)
         json_array_foreach(list, k, part)
         {
             char key[32];
-            make_prompt(prompt, parts, part, text_at(line, "id"), n_parts, model[1] == 't');
+            make_prompt(prompt, parts, part, text_at(line, "id"), n_parts, model[1] == 't',
+                        encoder);
             CHECK(number(part, "n_prompt") == (long long)strlen(prompt));
+            CHECK(!encoder || strlen(prompt) <= encoder->positions);
             snprintf(key, sizeof key, "%zu", n++);
-            json_t *asked = json_pack("{s:s, s:s, s:I}", "id", key, "prompt", prompt,
-                                      "max_new_tokens", number(part, "n_generated"));
+            json_t *asked = asked_for(key, prompt, part, k + 1 == json_array_size(list), encoder);
             json_dumpf(asked, file, JSON_COMPACT);
             fputc('\n', file);
             json_decref(asked);
@@ -120,7 +156,8 @@ static size_t check_answers(const char *model, const char *output)
         CHECK(strcmp(text_at(line, "logits_hash"), text_at(part, "logits_hash")) == 0);
     }
     fclose(file);
-    CHECK(sh("$S generate %s --prompts prompts.jsonl --ignore-eos > g.jsonl", model) == 0);
+    CHECK(sh("$S generate %s --prompts prompts.jsonl %s > g.jsonl", model,
+             encoder ? "" : "--ignore-eos") == 0);
     json_t *answers = lines_of("g.jsonl");
     CHECK(json_array_size(answers) == n);
     json_array_foreach(answers, i, line)
@@ -128,6 +165,9 @@ static size_t check_answers(const char *model, const char *output)
         const json_t *is = json_object_get(wanted, text_at(line, "id"));
         CHECK_MSG(strcmp(text_at(line, "logits_hash"), text_at(is, "logits_hash")) == 0,
                   "prompt %s", text_at(line, "id"));
+        CHECK(!encoder ||
+              (json_equal(json_object_get(line, "score"), json_object_get(is, "score")) &&
+               json_is_real(json_object_get(is, "score"))));
     }
     json_decref(wanted);
     json_decref(answers);
@@ -158,7 +198,7 @@ static void test_strategies(const char *model)
         CHECK(json_object_get(last, "moved_bytes") && json_object_get(last, "seconds"));
     }
     json_decref(lines);
-    CHECK(check_answers(model, name) > 15);
+    CHECK(check_answers(model, name, NULL) > 15);
 }
 
 /* The strategies that the user chooses: a document that does not fit is an error line. */
@@ -166,11 +206,11 @@ static void test_whole(void)
 {
     CHECK(sh("$S summarize m docs/short.txt docs/long.md --output w.jsonl --strategy "
              "whole " OPTIONS) == 1);
-    CHECK(check_answers("m", "w.jsonl") == 1);
+    CHECK(check_answers("m", "w.jsonl", NULL) == 1);
     read_file("w.jsonl.errors", out, sizeof out);
     CHECK(strstr(out, "\"id\":\"docs/long.md\"") && strstr(out, "context_length_exceeded"));
     CHECK(sh("$S summarize m docs/short.txt --output r.jsonl --strategy map-reduce " OPTIONS) == 0);
-    CHECK(check_answers("m", "r.jsonl") == 1);
+    CHECK(check_answers("m", "r.jsonl", NULL) == 1);
     /* Longer documents than the model's context, one pass. */
     CHECK(sh("$S summarize m docs/long.md --output l.jsonl --strategy whole "
              "--allow-long-context " OPTIONS) == 0);
@@ -182,7 +222,53 @@ static void test_whole(void)
              "400KiB "
              "--host-memory 16KiB " OPTIONS) == 0);
     CHECK(strstr(err, "long.md: map-reduce: 3") && strstr(err, "do not fit the budgets"));
-    CHECK(check_answers("m", "b.jsonl") > 4);
+    CHECK(check_answers("m", "b.jsonl", NULL) > 4);
+}
+
+/* ---- encoders ---- */
+
+/* A document of so many letters: one request if the encoder reads them all. */
+static void write_letters(const char *name, size_t n)
+{
+    static char text[1024];
+    memset(text, 'x', n);
+    text[n] = 0;
+    write_text(name, text);
+}
+
+static void test_encoder(const struct encoder *e)
+{
+    char name[32];
+    size_t i;
+    json_t *line;
+    const size_t most = e->positions - strlen(e->prefix);
+    snprintf(name, sizeof name, "encoder-%s", e->model);
+    write_letters("docs/most.txt", most);
+    write_letters("docs/more.txt", most + 1);
+    CHECK(sh("rm -f docs/longer.txt; $S summarize %s docs --output %s", e->model, name) == 0);
+    CHECK(strstr(err, "the files of the model ask for a search with "));
+    CHECK(strstr(err, "long.md: map-reduce: ") && strstr(err, "that the encoder reads"));
+    json_t *lines = lines_of(name);
+    CHECK(json_array_size(lines) == 5);
+    json_array_foreach(lines, i, line)
+    {
+        const json_t *parts = json_object_get(line, "parts");
+        const bool is_whole = strstr(text_at(line, "id"), "most") ||
+                              (e->positions > 300 && strstr(text_at(line, "id"), "short"));
+        CHECK(strcmp(text_at(line, "strategy"), is_whole ? "whole" : "map-reduce") == 0);
+        CHECK_MSG((json_array_size(parts) == 1) == is_whole, "%s", text_at(line, "id"));
+        CHECK(!strstr(text_at(line, "id"), "more") || json_array_size(parts) == 3);
+    }
+    json_decref(lines);
+    CHECK(check_answers(e->model, name, e) > 12);
+    /* Memory, threads and neighbours change nothing. */
+    json_t *whole = results_of(name);
+    CHECK(sh("$S summarize %s docs --output again --device cpu --threads 2 --sessions 7 "
+             "--device-memory 2MiB --host-memory 100KiB --disk . --prefill-chunk 16",
+             e->model) == 0);
+    CHECK(check_results("again", whole, 0) == 5);
+    json_decref(whole);
+    CHECK(sh("rm docs/most.txt docs/more.txt again*") == 0);
 }
 
 /* ---- other formats ---- */
@@ -223,7 +309,7 @@ static void test_formats(void)
         return;
     CHECK(sh("$S summarize m real --output real.jsonl " OPTIONS) == 1);
     texts = "plain";
-    CHECK(check_answers("m", "real.jsonl") == 2u * pdf + 3u * pandoc);
+    CHECK(check_answers("m", "real.jsonl", NULL) == 2u * pdf + 3u * pandoc);
     texts = "docs";
     json_t *failed = results_of("real.jsonl.errors");
     CHECK(json_object_size(failed) == 2u * pdf + pandoc);
@@ -261,11 +347,14 @@ int main(void)
     test_strategies("m");
     test_strategies("mt");
     test_whole();
+    encoder_models();
     setenv("OPTIONS", OPTIONS, 1);
     run_cases("summarize", NULL);
     json_t *whole = results_of("m.jsonl");
     CHECK(check_results("s.jsonl", whole, 0) == 4); /* of the shards */
     json_decref(whole);
+    for (size_t i = 0; i < sizeof encoders / sizeof *encoders; i++)
+        test_encoder(&encoders[i]);
     test_formats();
     test_bombs();
     if (!check_done())

@@ -64,14 +64,13 @@ static size_t check(const char *output)
 }
 
 /* Makes `job` the one of these documents, and runs it. */
-static void begin(const char *before, size_t n_items)
+static void begin(const char *before, const char *after, size_t n_items)
 {
     json_decref(now.whole);
     json_decref(now.parts);
     now.whole = now.parts = NULL;
     now.is_folder = strstr(before, "--out-dir");
-    job = (struct job){
-        .before = before, .after = OPTIONS " " RUN, .n_items = n_items, .check = check};
+    job = (struct job){.before = before, .after = after, .n_items = n_items, .check = check};
     double start = check_seconds();
     check_end(&job, "u");
     job.seconds = check_seconds() - start;
@@ -95,20 +94,25 @@ static void test_lost_summaries(void)
 static void test_kills(uint64_t *random, int kills)
 {
     static const struct {
-        const char *before;
+        const char *before, *after;
         size_t n_items;
         bool is_whole;
     } jobs[] = {
-        {"summarize m docs --output", 4, false},
-        {"summarize m docs --out-dir", 4, false},
-        {"summarize states docs --output", 4, false}, /* layers with a state */
-        {"summarize m few --strategy whole --allow-long-context --output", 2, true},
-        {"summarize m few --strategy whole --allow-long-context --out-dir", 2, true},
+        {"summarize m docs --output", OPTIONS " " RUN, 4, false},
+        {"summarize m docs --out-dir", OPTIONS " " RUN, 4, false},
+        {"summarize states docs --output", OPTIONS " " RUN, 4, false}, /* layers with a state */
+        {"summarize b few --output", RUN, 2, false},                   /* an encoder, beams */
+        {"summarize t docs --out-dir", RUN, 4, false},
+        {"summarize m few --strategy whole --allow-long-context --output", OPTIONS " " RUN, 2,
+         true},
+        {"summarize m few --strategy whole --allow-long-context --out-dir", OPTIONS " " RUN, 2,
+         true},
     };
+    encoder_models();
     command_golden("states", "qwen3_5_plain");
     CHECK(sh("cp m/tokenizer.json states") == 0); /* with blanks */
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        begin(jobs[i].before, jobs[i].n_items);
+        begin(jobs[i].before, jobs[i].after, jobs[i].n_items);
         const size_t n_parts = json_object_size(now.parts);
         CHECK(jobs[i].is_whole ? n_parts == 2 : n_parts > 15);
         check_kills(&job, random, kills);
@@ -123,7 +127,7 @@ static void test_files(void)
 {
     static const char *const jobs[] = {"summarize m few --output", "summarize m few --out-dir"};
     for (size_t i = 0; i < 2; i++) {
-        begin(jobs[i], 2);
+        begin(jobs[i], OPTIONS " " RUN, 2);
         check_short_files(&job);
         check_small_drives(&job);
         check_unwritable_folder(&job);
@@ -150,7 +154,7 @@ static void test_two_processes(void)
     for (int i = 0; i < 2; i++) {
         CHECK(sh("rm -rf held && mkdir held && cp docs/other.txt held/b.txt && echo >held/a.pdf && "
                  "touch go") == 0);
-        begin(jobs[i], 2);
+        begin(jobs[i], OPTIONS " " RUN, 2);
         CHECK(sh("rm go") == 0);
         pid_t child = start_beside(&job, "two", i ? "two/summaries.jsonl.state" : "two.state");
         /* This run has its list of documents. The next one finds the new document. */
@@ -159,7 +163,7 @@ static void test_two_processes(void)
         CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", status);
         CHECK(check("two") == 2);
         CHECK(sh("cp %s before", lines_name("two")) == 0);
-        begin(jobs[i], 3);
+        begin(jobs[i], OPTIONS " " RUN, 3);
         check_end(&job, "two");
         CHECK(sh("head -n 2 %s | cmp - before", lines_name("two")) == 0);
         remove_job("two");

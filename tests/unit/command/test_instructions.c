@@ -29,7 +29,7 @@ static void check_fill(const char *template, const struct job_values *v, const c
     struct job_instructions x;
     struct spw_error err = {0};
     write_text("part.txt", template);
-    CHECK_MSG(job_instructions_open(&x, folder, false, &err) == 0, "%s", err.text);
+    CHECK_MSG(job_instructions_open(&x, folder, false, NULL, &err) == 0, "%s", err.text);
     char *out = fill(&x, JOB_PART, v);
     CHECK_MSG(strcmp(out, want) == 0, "found '%s', expected '%s'", out, want);
     spw_free(out);
@@ -120,7 +120,7 @@ static void own_texts(void)
                  names[i % 2][task]);
         FILE *file = fopen(path, "rb");
         size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
-        CHECK(file && fclose(file) == 0 && job_instructions_open(&x, NULL, i % 2, NULL) == 0);
+        CHECK(file && fclose(file) == 0 && job_instructions_open(&x, NULL, i % 2, NULL, NULL) == 0);
         text[n ? n - 1 : 0] = 0; /* the last newline */
         CHECK_MSG(strcmp(x.texts[task], text) == 0, "%s", names[i % 2][task]);
 
@@ -151,7 +151,7 @@ static void check_own(const char *name, bool plain, enum job_task task, bool exp
     struct job_instructions x;
     struct spw_error err = {0};
     write_text(name, "Mine: {text}\r\n\n");
-    CHECK_MSG(job_instructions_open(&x, folder, plain, &err) == 0, "%s", err.text);
+    CHECK_MSG(job_instructions_open(&x, folder, plain, NULL, &err) == 0, "%s", err.text);
     for (int i = 0; i < JOB_TASKS; i++)
         CHECK((strcmp(x.texts[i], "Mine: {text}") == 0) == (expected && i == (int)task));
     job_instructions_free(&x);
@@ -170,12 +170,31 @@ static void replaced(void)
     CHECK(!unlink(in_folder("whole.txt")));
 }
 
+/* A model with an encoder: a prefix alone, or a file of the user. */
+static void prefixes(void)
+{
+    struct job_instructions x;
+    struct spw_error err = {0};
+    CHECK(job_instructions_open(&x, NULL, true, "", &err) == 0);
+    for (int i = 0; i < JOB_TASKS; i++)
+        CHECK(strcmp(x.texts[i], "{text}") == 0);
+    job_instructions_free(&x);
+    write_text("part.txt", "Mine: {text}");
+    CHECK(job_instructions_open(&x, folder, true, "Sum {it} up: ", &err) == -EINVAL &&
+          strstr(err.text, "the prefix of summaries: line 1: found {it}"));
+    CHECK(job_instructions_open(&x, folder, true, "Sum { it } up: ", &err) == 0);
+    for (int i = 0; i < JOB_TASKS; i++)
+        CHECK(strcmp(x.texts[i], i == JOB_PART ? "Mine: {text}" : "Sum { it } up: {text}") == 0);
+    job_instructions_free(&x);
+    CHECK(!unlink(in_folder("part.txt")));
+}
+
 static void check_refused(const char *name, const char *text, int code, const char *why)
 {
     struct job_instructions x;
     struct spw_error err = {0};
     write_text(name, text);
-    int rc = job_instructions_open(&x, folder, false, &err);
+    int rc = job_instructions_open(&x, folder, false, NULL, &err);
     CHECK_MSG(rc == code && strstr(err.text, why) && strstr(err.text, name), "%d: %s", rc,
               err.text);
     CHECK(!unlink(in_folder(name)));
@@ -193,10 +212,10 @@ static void refused(void)
     check_refused("part.txt", "{text} {text}", -EINVAL, "found {text} 2 times");
     check_refused("parts.txt", "{text}", -EINVAL, "unknown name");
     check_refused("part.txt", "\xff {text}", -EILSEQ, "0xff at offset 0");
-    CHECK(job_instructions_open(&x, folder, false, &err) == -EINVAL &&
+    CHECK(job_instructions_open(&x, folder, false, NULL, &err) == -EINVAL &&
           strstr(err.text, "found no instructions"));
     spw_error_clear(&err);
-    CHECK(job_instructions_open(&x, "/nowhere", false, &err) == -ENOENT &&
+    CHECK(job_instructions_open(&x, "/nowhere", false, NULL, &err) == -ENOENT &&
           strstr(err.text, "/nowhere"));
 }
 
@@ -218,14 +237,14 @@ static void lengths(void)
     }
 }
 
-static void no_memory(void)
+static void no_memory(const char *prefix)
 {
     struct job_instructions x;
     int rc = -ENOMEM;
     for (int i = 0; rc == -ENOMEM; i++) {
         struct job_filled out = {0};
         spw_alloc_fail_nth(i);
-        rc = job_instructions_open(&x, NULL, false, NULL);
+        rc = job_instructions_open(&x, NULL, prefix, prefix, NULL);
         if (!rc)
             rc = job_instructions_fill(&x, JOB_WHOLE, &(struct job_values){.text = ""}, &out);
         spw_alloc_fail_nth(-1);
@@ -244,9 +263,11 @@ int main(int argc, char **argv)
     placeholders();
     random_templates(&d, &seed);
     replaced();
+    prefixes();
     refused();
     lengths();
-    no_memory();
+    no_memory(NULL);
+    no_memory("p ");
     close_folder();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

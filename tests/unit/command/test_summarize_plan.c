@@ -18,15 +18,18 @@ static uint64_t draw(uint64_t n)
 static void check_window(void)
 {
     const uint64_t tokens = 1 + draw(20000), answer = 1 + draw(2000);
+    const uint64_t prompt = draw(2) ? 1 + draw(tokens) : UINT64_MAX; /* that an encoder reads */
     const size_t part = draw(600), merge = draw(600);
     struct job_window w;
-    if (job_window_plan(&w, tokens, part, merge, answer)) {
-        CHECK(tokens < part + merge + 3 * answer + 200);
+    if (job_window_plan(&w, (struct job_room){tokens, prompt}, part, merge, answer)) {
+        CHECK(tokens < part + merge + 3 * answer + 200 || prompt < part + merge + 200);
         return;
     }
     CHECK(w.part > 0 && w.part_answer > 0 && w.part_answer <= answer);
-    CHECK(part + w.part + w.part_answer <= tokens);
-    CHECK(merge + w.merge + answer <= tokens);
+    CHECK(part + w.part + w.part_answer <= tokens && part + w.part <= prompt);
+    CHECK(merge + w.merge + answer <= tokens && merge + w.merge <= prompt);
+    /* All the room that there is, but for a few tokens. */
+    CHECK(part + w.part + 16 == spw_min_u64(prompt, tokens - w.part_answer));
     CHECK(3 * w.part_answer <= w.merge);
     size_t levels = 0;
     for (size_t n = 2 + draw(5000); n > 1; levels++) {
@@ -46,10 +49,12 @@ static void check_window(void)
 static void check_no_room(void)
 {
     struct job_window w;
-    CHECK(job_window_plan(&w, 100, 90, 10, 10) == -E2BIG);
-    CHECK(job_window_plan(&w, 100, 10, 90, 10) == -E2BIG);
-    CHECK(job_window_plan(&w, 100, 10, 10, 90) == -E2BIG);
-    CHECK(job_window_plan(&w, 200, 10, 10, 30) == 0);
+    CHECK(job_window_plan(&w, (struct job_room){100, UINT64_MAX}, 90, 10, 10) == -E2BIG);
+    CHECK(job_window_plan(&w, (struct job_room){100, UINT64_MAX}, 10, 90, 10) == -E2BIG);
+    CHECK(job_window_plan(&w, (struct job_room){100, UINT64_MAX}, 10, 10, 90) == -E2BIG);
+    CHECK(job_window_plan(&w, (struct job_room){200, UINT64_MAX}, 10, 10, 30) == 0);
+    CHECK(job_window_plan(&w, (struct job_room){200, 50}, 10, 10, 30) == 0 && w.part == 24);
+    CHECK(job_window_plan(&w, (struct job_room){200, 49}, 10, 10, 30) == -E2BIG);
 }
 
 int main(void)

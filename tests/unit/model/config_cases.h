@@ -145,6 +145,15 @@ static inline json_t *search_facts(const struct spw_search_rules *s)
     return o;
 }
 
+static inline json_t *summary_facts(const struct spw_summary_config *s)
+{
+    const struct spw_token_rules *t = &s->rules;
+    json_t *o = search_facts(&s->search);
+    FIELD(o, s, prefix), FIELD(o, t, no_repeat_ngram_size), FIELD(o, t, min_length);
+    FIELD(o, t, min_new_tokens);
+    return o;
+}
+
 static inline json_t *config_facts(const struct spw_model_config *c)
 {
     json_t *o = json_object();
@@ -175,6 +184,7 @@ static inline json_t *config_facts(const struct spw_model_config *c)
     FIELD(o, c, n_rules), FIELD(o, t, no_repeat_ngram_size), FIELD(o, t, min_length);
     FIELD(o, t, min_new_tokens), FIELD(o, t, renormalize_logits);
     json_object_set_new(o, "search", search_facts(&c->search));
+    json_object_set_new(o, "summary", summary_facts(&c->summary));
     for (int k = 0; k < SPW_TOKEN_LISTS; k++) {
         char n[40];
         const char *name = spw_token_list_name((enum spw_token_list_kind)k);

@@ -227,6 +227,17 @@ static json_t *token_rules_json(const struct spw_token_rules *r)
     return null_if_empty(o);
 }
 
+/* What is different when a model with an encoder summarizes; null if nothing is asked for. */
+static json_t *summary_json(const struct spw_summary_config *s)
+{
+    const struct cli_field fields[] = {
+        {*s->prefix ? "prefix" : NULL, CLI_JSON((const char *)s->prefix)},
+        {"token_rules", token_rules_json(&s->rules)},
+        {"search", search_json(&s->search)},
+    };
+    return CLI_OBJECT(fields);
+}
+
 static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
@@ -261,6 +272,7 @@ static void add_config(json_t **o, const struct facts *f)
         {"eos_texts", cli_report_names(f->tokenizer, c->eos, c->n_eos)},
         {"token_rules", token_rules_json(&c->token_rules)},
         {"search", search_json(&c->search)},
+        {c->n_source_layers && !c->n_mels ? "summaries" : NULL, summary_json(&c->summary)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
     };
     CLI_ADD(o, fields);

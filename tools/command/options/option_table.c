@@ -51,6 +51,7 @@ static const struct cli_choice quantized_types[] = {
 #define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS | CLI_SERVE)
 #define PROMPTED (CLI_GENERATE | CLI_PLAN)
 #define LINES (CLI_BATCH | CLI_SERVE)
+#define SEARCHES (JOBS | CLI_SERVE)
 #define TEXTUAL (CLI_SCORE | CLI_TOKENIZE)
 #define BUDGETED (ANSWERS | CLI_SCORE | CLI_BENCH | CLI_PLAN)
 #define FIELD(name) .at = offsetof(struct cli_options, name)
@@ -171,7 +172,8 @@ const struct cli_row cli_rows[] = {
 
     {"strategy", CLI_CHOICE, CLI_SUMMARIZE, "Generation", "HOW",
      "whole: one pass over the whole document. map-reduce: summaries of parts, which are merged. "
-     "auto: whole, if the model's context and the budgets hold the document (auto)",
+     "auto: whole, if the model's context and the budgets hold the document; of a model with an "
+     "encoder, if that has positions for it: max_position_embeddings, or n_positions of T5 (auto)",
      FIELD(strategy), .choices = strategies},
     {"length", CLI_TEXT, CLI_SUMMARIZE, "Generation", "WORDS",
      "the length that the model is asked for: short (100 words), medium (250), long (600), or a "
@@ -189,7 +191,8 @@ const struct cli_row cli_rows[] = {
      "the largest number of tokens of an answer (4096, or what fits into the context)",
      FIELD(max_new_tokens), RANGE(0, 1e9), .everyday = CLI_CHAT},
     {"max-new-tokens", CLI_COUNT, CLI_SUMMARIZE, "Generation", "N",
-     "the largest number of tokens of a summary (3 for each word of --length)",
+     "the largest number of tokens of a summary (5 for each word of --length; of a model with an "
+     "encoder what its files say, or 128)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
     {"max-new-tokens", CLI_COUNT, CLI_SERVE, "Generation", "N",
      "the largest number of tokens of an answer whose request names no number (4096, or what fits "
@@ -258,7 +261,7 @@ const struct cli_row cli_rows[] = {
     {"n", CLI_COUNT, CLI_BATCH, "Generation", "N",
      "N answers to each prompt, with different draws (1)", FIELD(n), RANGE(1, 128)},
 
-    {"num-beams", CLI_COUNT, PROMPTED | LINES, "Beam search", "N",
+    {"num-beams", CLI_COUNT, PROMPTED | SEARCHES, "Beam search", "N",
      "search with N beams for the answer with the best score: its log-probability, divided by its "
      "length to the power of --length-penalty. The answer is printed when it is complete; 1 means "
      "off (1)",
@@ -266,14 +269,14 @@ const struct cli_row cli_rows[] = {
     {"num-beam-groups", CLI_COUNT, CLI_GENERATE | LINES, "Beam search", "N",
      "divide the beams into N groups whose tokens differ from each other (1)",
      FIELD(num_beam_groups), RANGE(1, SPW_BEAMS_MOST)},
-    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE | LINES, "Beam search", "X",
+    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE | SEARCHES, "Beam search", "X",
      "with groups: subtract X from a token for each beam of an earlier group that has taken it "
      "(0)",
      FIELD(diversity_penalty), RANGE(0, 1e6)},
-    {"length-penalty", CLI_NUMBER, CLI_GENERATE | LINES, "Beam search", "X",
+    {"length-penalty", CLI_NUMBER, CLI_GENERATE | SEARCHES, "Beam search", "X",
      "with beams: above 0 favours long answers, below 0 short ones (1)", FIELD(length_penalty),
      RANGE(-30, 30)},
-    {"early-stopping", CLI_CHOICE, CLI_GENERATE | LINES, "Beam search", "WHEN",
+    {"early-stopping", CLI_CHOICE, CLI_GENERATE | SEARCHES, "Beam search", "WHEN",
      "with beams: true ends the search when there are as many answers as beams, false when no "
      "better one is likely, never when none is possible (false)",
      FIELD(early_stopping), .choices = early_stops},

@@ -66,7 +66,7 @@ int request_parse_json(json_t **out, const char *text, size_t bytes, size_t flag
 int request_fold_systems(struct request *x, const struct request_reader *r, json_t *messages,
                          struct request_refusal *why);
 
-/* For items that do not come from a line. `param` is the name in refusals. */
+/* For items that do not come from a line; of any length. `param` is the name in refusals. */
 int request_encode_prompt(const struct request_reader *r, const char *param,
                           const struct spw_encoding *e, struct request_prompt *out,
                           struct request_refusal *why);

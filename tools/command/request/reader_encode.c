@@ -49,14 +49,18 @@ int request_encode_prompt(const struct request_reader *r, const char *param,
         return request_refuse(why, 400, "unsupported_value", param,
                               "%s: the model has no tokenizer; give a prompt of token ids", param);
     int rc = cli_encode_spans(r->model->tokenizer, e, &out->tokens, &out->n, &err);
-    return rc ? request_refuse_call(why, rc, param, &err) : check_ids(r, param, out, why);
+    const struct spw_model_config *c = &r->model->config;
+    if (rc)
+        return request_refuse_call(why, rc, param, &err);
+    return check_vocab(param, out, spw_config_vocab(c, c->n_source_layers), why);
 }
 
 static int encode_text(const struct request_reader *r, const char *param, const char *text,
                        size_t bytes, struct request_prompt *out, struct request_refusal *why)
 {
     const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = true};
-    return request_encode_prompt(r, param, &e, out, why);
+    SPW_TRY(request_encode_prompt(r, param, &e, out, why));
+    return check_ids(r, param, out, why);
 }
 
 static int list_ids(const char *param, const json_t *list, struct request_prompt *out,

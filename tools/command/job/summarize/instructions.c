@@ -160,29 +160,39 @@ static void cut_end(char *text)
     text[n] = 0;
 }
 
-static int open_text(char **text, const char *folder, enum job_task task, bool plain,
+/* What the model gets without a file of the user. */
+static int make_text(char **text, enum job_task task, bool plain, const char *prefix,
                      struct spw_error *err)
 {
-    char name[32];
+    char name[32], source[512];
+    if (prefix)
+        snprintf(source, sizeof source, "%s{text}", prefix);
+    *text = spw_strdup(prefix ? source : own_text(name_of(task, plain, name)));
+    if (!*text)
+        return -ENOMEM;
+    return prefix ? check_text("the prefix of summaries", *text, task, err) : 0;
+}
+
+static int open_text(char **text, const char *folder, enum job_task task, bool plain,
+                     const char *prefix, struct spw_error *err)
+{
     int rc = folder ? read_text(folder, task, plain, text, err) : -ENOENT;
     if (rc == -ENOENT && folder && plain)
         rc = read_text(folder, task, false, text, err);
-    if (rc == -ENOENT) {
-        *text = spw_strdup(own_text(name_of(task, plain, name)));
-        rc = *text ? 0 : -ENOMEM;
-    }
+    if (rc == -ENOENT)
+        rc = make_text(text, task, plain, prefix, err);
     if (!rc)
         cut_end(*text);
     return rc;
 }
 
 int job_instructions_open(struct job_instructions *out, const char *folder, bool plain,
-                          struct spw_error *err)
+                          const char *prefix, struct spw_error *err)
 {
     *out = (struct job_instructions){0};
     int rc = folder ? check_folder(folder, err) : 0;
     for (int task = 0; task < JOB_TASKS && !rc; task++)
-        rc = open_text(&out->texts[task], folder, (enum job_task)task, plain, err);
+        rc = open_text(&out->texts[task], folder, (enum job_task)task, plain, prefix, err);
     if (rc)
         job_instructions_free(out);
     return rc;

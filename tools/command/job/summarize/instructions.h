@@ -18,12 +18,12 @@ struct job_instructions {
 };
 
 /* The texts for models with a chat template: whole.txt, part.txt, merge.txt; `plain` ones for
- * models without, which continue a text: whole.plain.txt, ... A file of the same name in `folder`
- * replaces a text. A plain text is also replaced by a file whose name has no ".plain". `folder` may
- * be NULL. Returns 0 or -errno. -EINVAL: an unknown placeholder or file, no {text}, a folder
- * without texts. */
+ * models without, which continue a text: whole.plain.txt, ... A model with an encoder gets `prefix`
+ * and {text}; prefix NULL: it has none. A file of the same name in `folder` replaces a text. A
+ * plain text is also replaced by a file whose name has no ".plain". `folder` may be NULL. Returns 0
+ * or -errno. -EINVAL: an unknown placeholder or file, no {text}, a folder without texts. */
 int job_instructions_open(struct job_instructions *out, const char *folder, bool plain,
-                          struct spw_error *err);
+                          const char *prefix, struct spw_error *err);
 void job_instructions_free(struct job_instructions *x);
 
 /* The values of placeholders. NULL, "" and 0: none. */

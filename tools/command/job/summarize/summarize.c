@@ -61,7 +61,8 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
         if (standing == JOB_NEW && d->kind == JOB_DOCUMENT_TEXT)
             most_bytes = spw_max_u64(most_bytes, digest.bytes);
     }
-    *longest = spw_min_u64(s->limit, most_bytes / BYTES_OF_TOKEN + s->answer);
+    const uint64_t source = s->most_source ? s->most_source : s->limit;
+    *longest = spw_min_u64(s->limit, spw_min_u64(source, most_bytes / BYTES_OF_TOKEN) + s->answer);
     return code;
 }
 
@@ -284,21 +285,53 @@ static double count(void *context, struct job_counts *out)
 static int open_model(struct job_summarize *s)
 {
     const struct cli_options *o = s->o;
+    const struct spw_model_config *c = &s->model.config;
     struct spw_error err = {0};
-    int code = cli_model_open(&s->model, o->operand, true);
+    int code = cli_model_open(&s->model, o->operand, true), rc = -ENOENT;
     if (!code)
         code = cli_refuse_audio(&s->model);
     if (code)
         return code;
     s->reader.o = o;
     s->reader.model = &s->model;
-    int rc = request_reader_open_template(&s->reader, &err);
+    s->limit = cli_longest_context(o, &s->model);
+    if (c->n_source_layers)
+        s->most_source =
+            o->allow_long_context && !c->stack_positions ? UINT64_MAX : c->max_positions / 2;
+    else
+        rc = request_reader_open_template(&s->reader, &err);
     if (rc && rc != -ENOENT)
         return cli_fail_error(rc, &err, true);
     s->has_template = !rc;
-    s->limit = cli_longest_context(o, &s->model);
     s->names = (struct request_names){.model = o->operand, .tokenizer = s->model.tokenizer};
     s->budget.fails = UINT64_MAX;
+    return 0;
+}
+
+/* A model with an encoder gets no instructions. What its files say of summaries counts where no
+ * option does, and becomes the value of the option: so it is part of the identity of the job. */
+static int obey_files(struct job_summarize *s, struct cli_options *o)
+{
+    static const char *const unknown[] = {"length", "language", "focus", "chat-template"};
+    struct spw_model_config *c = &s->model.config;
+    const struct spw_token_rules *r = &c->summary.rules;
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        if (cli_given(o, unknown[i]))
+            return cli_fail(CLI_REFUSED,
+                            "--%s: the model (%s) has an encoder, which reads the document without "
+                            "instructions; --max-new-tokens and --min-length limit its summaries",
+                            unknown[i], c->model_type);
+    c->search = c->summary.search;
+    cli_obey_search(o, &s->model);
+    o->max_new_tokens = cli_max_new_tokens(o, c, 1);
+    if (c->stack_positions)
+        o->max_new_tokens = spw_min_u64(o->max_new_tokens, c->stack_positions);
+    if (!cli_given(o, "no-repeat-ngram-size"))
+        o->no_repeat_ngram_size = r->no_repeat_ngram_size;
+    if (!cli_given(o, "min-length"))
+        o->min_length = r->min_length;
+    if (!cli_given(o, "min-new-tokens") && r->min_new_tokens)
+        o->min_new_tokens = r->min_new_tokens;
     return 0;
 }
 
@@ -306,6 +339,7 @@ static int check_options(struct job_summarize *s)
 {
     enum { TOKENS_OF_WORD = 5 }; /* German has more of them than English */
     const struct cli_options *o = s->o;
+    const char *prefix = s->most_source ? s->model.config.summary.prefix : NULL;
     struct spw_error err = {0};
     if (!o->paths.n)
         return cli_fail(CLI_REFUSED, "found no PATH after '%s', expected files or folders",
@@ -318,9 +352,19 @@ static int check_options(struct job_summarize *s)
         return refused;
     if (job_parse_length(o->length ? o->length : "medium", &s->words, &err))
         return cli_fail(CLI_REFUSED, "--length: %s", err.text);
-    s->answer = cli_given(o, "max-new-tokens") ? o->max_new_tokens : TOKENS_OF_WORD * s->words;
-    int rc = job_instructions_open(&s->instructions, o->instructions, !s->has_template, &err);
-    return rc ? cli_fail_error(rc, &err, true) : cli_check_answers(o, &s->model);
+    s->answer = s->most_source || cli_given(o, "max-new-tokens") ? o->max_new_tokens
+                                                                 : TOKENS_OF_WORD * s->words;
+    int rc =
+        job_instructions_open(&s->instructions, o->instructions, !s->has_template, prefix, &err);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    if (o->sessions && o->sessions < o->num_beams)
+        return cli_fail(CLI_REFUSED,
+                        "--sessions: found %" PRIu64 ", expected at least %" PRIu64
+                        ", one for each beam",
+                        o->sessions, o->num_beams);
+    int code = cli_check_beams(o);
+    return code ? code : cli_check_answers(o, &s->model);
 }
 
 static int open_output(struct job_summarize *s)
@@ -433,7 +477,7 @@ static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
         run->longest = s->window;
     }
     if (s->o->strategy == JOB_ALL_AT_ONCE)
-        run->n_sessions = s->n_new;
+        run->n_sessions = s->n_new * s->o->num_beams;
     return fits < 0 || rc ? cli_fail_error(fits < 0 ? fits : rc, &err, true) : 0;
 }
 
@@ -467,6 +511,8 @@ int cli_summarize(const struct cli_options *given)
     job_set_defaults(&o);
     cli_catch_termination();
     int code = open_model(&s);
+    if (!code && s.most_source)
+        code = obey_files(&s, &o);
     if (!code)
         code = check_options(&s);
     if (!code)

@@ -66,9 +66,17 @@ static int encode_whole(struct job_summarize *s, struct job_work *w, struct requ
     return encode(s, JOB_WHOLE, w, values, &w->whole, why);
 }
 
+/* Whether an encoder reads the whole document at once. */
+static bool is_read(const struct job_summarize *s, const struct job_work *w)
+{
+    return !s->most_source || w->whole.n <= s->most_source;
+}
+
 static int refuse_call(struct request_refusal *why, int rc, struct spw_error *err)
 {
     cli_name_options(err->text);
+    if (rc == -E2BIG)
+        return request_refuse(why, 400, "context_length_exceeded", NULL, "%s", err->text);
     return rc == -ENOMEM ? request_refuse_memory(why)
                          : request_refuse(why, 500, NULL, NULL, "%s",
                                           err->text[0] ? err->text : strerror(-rc));
@@ -87,12 +95,17 @@ static int choose(struct job_summarize *s, struct job_work *w, struct request_re
     struct spw_error err = {0};
     SPW_TRY(encode_whole(s, w, why));
     const uint64_t n = w->whole.n + s->answer;
-    int fits = job_budget_fits(s, n, &err);
+    int fits = is_read(s, w) ? job_budget_fits(s, n, &err) : 0;
+    if (!fits && s->most_source && is_read(s, w) && n <= s->limit)
+        fits = job_budget_refuse(s, n, &err); /* shorter parts would make another summary */
     if (fits < 0)
         return refuse_call(why, fits, &err);
     w->is_whole = fits;
     const unsigned long long have = (unsigned long long)n, most = (unsigned long long)s->limit;
-    if (fits)
+    if (!is_read(s, w))
+        snprintf(w->why, sizeof w->why, "%zu tokens are more than the %llu that the encoder reads",
+                 w->whole.n, (unsigned long long)s->most_source);
+    else if (fits)
         snprintf(w->why, sizeof w->why, "%llu tokens with the answer fit the model and the budgets",
                  have);
     else if (n > s->limit)
@@ -124,19 +137,25 @@ static int plan_window(struct job_summarize *s, struct job_work *w, struct reque
     size_t n[2];
     for (int i = 0; i < 2; i++) {
         struct request_prompt empty = {0};
-        const struct job_values values = {.part = 1000, .n_parts = 1000, .text = ""};
+        /* An encoder may get the text alone, and no prompt is empty. */
+        const struct job_values values = {.part = 1000,
+                                          .n_parts = 1000,
+                                          .text = s->most_source ? "." : "",
+                                          .text_bytes = !!s->most_source};
         SPW_TRY(encode(s, tasks[i], w, values, &empty, why));
         n[i] = empty.n;
         spw_free(empty.tokens);
     }
-    if (!job_window_plan(&w->window, s->window, n[0], n[1], s->answer))
+    const struct job_room room = {s->window, s->most_source ? s->most_source : UINT64_MAX};
+    if (!job_window_plan(&w->window, room, n[0], n[1], s->answer))
         return 0;
     return request_refuse(
         why, 400, "context_length_exceeded", NULL,
         "the instructions (%zu and %zu tokens) and an answer of %llu leave no room "
         "for a part in %llu tokens; give shorter ones with --instructions, or a "
-        "smaller --length or --max-new-tokens",
-        n[0], n[1], (unsigned long long)s->answer, (unsigned long long)s->window);
+        "smaller %s--max-new-tokens",
+        n[0], n[1], (unsigned long long)s->answer, (unsigned long long)s->window,
+        s->most_source ? "" : "--length or ");
 }
 
 static int cut(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
@@ -160,6 +179,10 @@ static int cut(struct job_summarize *s, struct job_work *w, struct request_refus
 static int begin_whole(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     SPW_TRY(encode_whole(s, w, why));
+    if (!is_read(s, w))
+        return request_refuse(why, 400, "context_length_exceeded", NULL,
+                              "found %zu tokens, expected at most the %llu that the encoder reads",
+                              w->whole.n, (unsigned long long)s->most_source);
     SPW_TRY(add_nodes(w, 1, why));
     w->nodes[0].end = w->bytes;
     return 0;
@@ -169,10 +192,6 @@ static int begin_parts(struct job_summarize *s, struct job_work *w, struct reque
 {
     struct spw_error err = {0};
     int rc = job_budget_window(s, &err);
-    if (rc == -E2BIG) {
-        cli_name_options(err.text);
-        return request_refuse(why, 400, "context_length_exceeded", NULL, "%s", err.text);
-    }
     if (rc)
         return refuse_call(why, rc, &err);
     SPW_TRY(plan_window(s, w, why));
@@ -311,6 +330,7 @@ static int fill_item(struct job_summarize *s, struct job_work *w, struct job_sum
     item->n_prompts = item->n_choices = 1;
     item->max_new_tokens = is_last ? s->answer : w->window.part_answer;
     item->sampling = cli_sampling(o);
+    item->beams = cli_beams(o);
     item->stop.n = o->stop.n;
     for (size_t i = 0; i < o->stop.n; i++)
         item->stop.items[i] = o->stop.items[i];

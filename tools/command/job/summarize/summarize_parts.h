@@ -63,6 +63,7 @@ struct job_summarize {
     char output[4096];
     bool made_folder;              /* of --out-dir */
     uint64_t words, answer, limit; /* limit: of the model */
+    uint64_t most_source;          /* the most tokens that its encoder reads; 0: it has none */
     uint64_t window;               /* tokens of a request of a map-reduce; 0: not known yet */
     struct job_budget budget;
     struct job_work *works; /* owned: documents that have begun; the oldest first */
@@ -94,7 +95,10 @@ static inline bool job_work_has_ended(const struct job_work *w)
 
 /* Whether one request of `tokens` fits the model and the budgets. 1, 0, -errno. */
 int job_budget_fits(struct job_summarize *s, uint64_t tokens, struct spw_error *err);
-/* Finds `window`. -E2BIG: the budgets hold none. */
+/* -E2BIG, with the text of why the budgets do not hold the request; else 0 or -errno. */
+int job_budget_refuse(const struct job_summarize *s, uint64_t tokens, struct spw_error *err);
+/* Finds `window`, as long as the budgets hold. An encoder gets as much as it reads: budgets change
+ * no part. -E2BIG: they hold none. */
 int job_budget_window(struct job_summarize *s, struct spw_error *err);
 
 /* ---- summarize_result.c: NULL means out of memory ---- */

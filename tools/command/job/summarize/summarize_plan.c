@@ -5,12 +5,18 @@
  * follows each summary in a merge. */
 enum { SPARE = 16, LEAST_TEXT = 24, LEAST_MERGED = 3, BLANK_LINE = 2 };
 
-int job_window_plan(struct job_window *out, uint64_t tokens, size_t part_tokens,
+static uint64_t text_room(struct job_room room, size_t instructions, uint64_t answer)
+{
+    const uint64_t prompt = spw_min_u64(room.prompt, spw_sub_u64(room.tokens, answer));
+    return spw_sub_u64(prompt, instructions + SPARE);
+}
+
+int job_window_plan(struct job_window *out, struct job_room room, size_t part_tokens,
                     size_t merge_tokens, uint64_t answer)
 {
-    uint64_t merge = spw_sub_u64(tokens, merge_tokens + answer + SPARE);
+    uint64_t merge = text_room(room, merge_tokens, answer);
     uint64_t part_answer = spw_min_u64(answer, merge / LEAST_MERGED);
-    uint64_t part = spw_sub_u64(tokens, part_tokens + part_answer + SPARE);
+    uint64_t part = text_room(room, part_tokens, part_answer);
     *out = (struct job_window){part, merge, part_answer};
     return merge < LEAST_TEXT || part < LEAST_TEXT ? -E2BIG : 0;
 }

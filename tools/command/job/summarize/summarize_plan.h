@@ -11,10 +11,14 @@ struct job_window {
     size_t merge;         /* of all summaries that are merged by one request */
     uint64_t part_answer; /* the most tokens of a summary that will be merged */
 };
-/* Each request has at most `tokens` with its answer. The instructions take part_tokens and
- * merge_tokens; the last answer has at most `answer` tokens. A merge takes at least three
- * summaries, so that each level has fewer of them. -E2BIG: there is no room for texts. */
-int job_window_plan(struct job_window *out, uint64_t tokens, size_t part_tokens,
+/* The most tokens of a request with its answer, and of its prompt by itself, for an encoder. */
+struct job_room {
+    uint64_t tokens, prompt;
+};
+/* The instructions take part_tokens and merge_tokens; the last answer has at most `answer` tokens.
+ * A merge takes at least three summaries, so that each level has fewer of them. -E2BIG: there is no
+ * room for texts. */
+int job_window_plan(struct job_window *out, struct job_room room, size_t part_tokens,
                     size_t merge_tokens, uint64_t answer);
 
 /* The number of merges of `n` summaries of at most `longest` tokens each; less than n if n > 1. */
