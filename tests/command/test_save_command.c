@@ -116,6 +116,10 @@ static void test_splits(void)
     check_split("--ignore-eos", 130, "--threads 1 --prefill-chunk 100");
     check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
                 "--kv-dtype int8 --threads 2 --disk . --disk-memory 64MiB --host-memory 6MiB");
+    command_golden("m", "t5_relu"); /* the prompt is a source */
+    check_split("--ignore-eos", 130, "--threads 1 --prefill-chunk 100");
+    check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
+                "--kv-dtype int8 --threads 2 --disk . --disk-memory 64MiB --host-memory 6MiB");
     command_golden("m", "llama_700");
 }
 
@@ -369,6 +373,12 @@ int main(int argc, char **argv)
     test_interrupted();
     command_golden("m", "qwen3_5_plain");
     test_interrupted();
+    command_golden("m", "t5_relu");
+    model = "m --allow-long-context";
+    expect_whole();
+    test_killed();
+    model = "m";
+    test_damaged(2);
     command_golden("m", "llama_700");
     test_killed_mtp();
     test_interrupted_prompt();

@@ -56,6 +56,7 @@ static int save_run(struct run *r)
     const struct spw_result *running = r->batch.batch ? spw_batch_result(r->batch.batch, 1) : NULL;
     struct cli_progress_made made = {.prompt = r->inputs.items[0].tokens,
                                      .n_prompt = r->inputs.items[0].n_tokens,
+                                     .max_new_tokens = r->inputs.items[0].max_new_tokens,
                                      .result = running ? running : &r->result,
                                      .n_text = r->n_text};
     int code = cli_saved_write(r->session, r->o, &made, &r->saved_bytes);
@@ -254,7 +255,9 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
                                               : r->result.n_tokens - r->saved.n_given;
     struct spw_plan_request q = {
         .n_prompt = in->n_tokens + r->saved.n_given,
-        .prompt = r->o->input_file ? in->tokens : NULL,
+        .prompt = r->saved.tokens    ? r->saved.tokens
+                  : r->o->input_file ? in->tokens
+                                     : NULL,
         .max_new_tokens = most,
         .n_found = r->result.n_from_store,
         .ends_at = made < most ? made : 0,
@@ -577,6 +580,10 @@ static int check_speech(const struct run *r)
                                          "logprobs"};
     if (!r->model.config.n_mels)
         return 0;
+    if (r->o->save || r->o->resume)
+        return cli_fail(CLI_REFUSED,
+                        "--%s: the model (%s) listens to audio, which a saved run has no place for",
+                        r->o->save ? "save" : "resume", r->model.config.model_type);
     if (r->o->num_beams > 1)
         return cli_fail(CLI_REFUSED, "found both --input-file of audio and --num-beams");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -587,10 +594,7 @@ static int check_speech(const struct run *r)
 
 static int read_inputs(struct run *r)
 {
-    const char *keeps = r->o->save ? "--save" : "--resume";
-    int code = r->o->save || r->o->resume ? cli_refuse_encoder(&r->model, keeps) : 0;
-    if (!code)
-        code = cli_check_answers(r->o, &r->model);
+    int code = cli_check_answers(r->o, &r->model);
     if (!code)
         code = check_speech(r);
     if (!code)
@@ -599,6 +603,8 @@ static int read_inputs(struct run *r)
         return code;
     code = r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
                          : cli_inputs_read(&r->inputs, r->o, &r->model, false);
+    if (code == 0 && r->o->save)
+        code = cli_take_as_source(&r->inputs, &r->model.config);
     if (code == 0 && r->o->prompt && !r->o->input_file)
         say_template(r);
     return code;

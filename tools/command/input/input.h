@@ -58,6 +58,10 @@ int cli_add_source(struct cli_input *item, const struct cli_options *o, const st
 int cli_join_source(int32_t **tokens, size_t *n, const struct spw_model_config *c,
                     const int32_t *source, size_t n_source);
 
+/* In a model with an encoder the tokens of the only item become a source, as a batch makes it of
+ * them, if they are not one already. */
+int cli_take_as_source(struct cli_inputs *in, const struct spw_model_config *c);
+
 /* Options that no beam search has, NULL at the end. */
 extern const char *const cli_no_beams[];
 /* Refuses options that do not fit to --num-beams. Says in a note if it is of the model's files. */

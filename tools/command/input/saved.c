@@ -263,7 +263,10 @@ int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const stru
     size_t n = s->n_prompt + s->n_given;
     uint64_t needed = s->n_prompt + o->max_new_tokens;
     *in = (struct cli_inputs){.longest = spw_max_u64(needed, n)};
-    int code = cli_check_ids(o->resume, s->tokens, n, m->config.vocab);
+    /* the batch checks those of the source */
+    const uint64_t n_source =
+        m->config.n_source_layers ? spw_source_length(s->tokens, s->n_prompt) : 0;
+    int code = cli_check_ids(o->resume, s->tokens + n_source, n - n_source, m->config.vocab);
     if (code)
         return code;
     if (s->n_given > o->max_new_tokens)
@@ -316,7 +319,7 @@ static char *make_state(const struct spw_session *session, const struct cli_opti
         {"rest", tokens_from(made, spw_session_n_tokens(session))},
         {"n_text", CLI_JSON(made->n_text)},
         {"logits_hash", CLI_JSON((int64_t)made->result->logits_hash)}, /* uses all 64 bits */
-        {"max-new-tokens", CLI_JSON(o->max_new_tokens)},
+        {"max-new-tokens", CLI_JSON(made->max_new_tokens)},
     };
     json_t *s = CLI_OBJECT(fields);
     add_options(&s, o);

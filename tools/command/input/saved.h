@@ -38,6 +38,7 @@ int cli_saved_open_file(struct spw_session *session, const struct spw_engine *e,
 struct cli_progress_made {
     const int32_t *prompt;
     size_t n_prompt;
+    uint64_t max_new_tokens;
     const struct spw_result *result;
     uint64_t n_text;
 };

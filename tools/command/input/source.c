@@ -22,6 +22,22 @@ int cli_join_source(int32_t **tokens, size_t *n, const struct spw_model_config *
     return 0;
 }
 
+int cli_take_as_source(struct cli_inputs *in, const struct spw_model_config *c)
+{
+    struct cli_input *item = &in->items[0];
+    int32_t *tokens = NULL;
+    size_t n = 0;
+    if (!c->n_source_layers || spw_source_length(item->tokens, item->n_tokens))
+        return 0;
+    if (cli_join_source(&tokens, &n, c, item->tokens, item->n_tokens))
+        return cli_fail(CLI_FAILED, "out of memory");
+    spw_free(item->tokens);
+    item->tokens = tokens;
+    item->n_tokens = n;
+    in->longest++;
+    return 0;
+}
+
 /* item->speech, and the tokens of its first window. */
 static int add_audio(struct cli_input *item, const char *path, const struct cli_model *m)
 {
