@@ -4,6 +4,7 @@
 #include "base/base.h"
 #include "base/philox.h"
 #include "model/config/config.h"
+#include "runtime/rules/logit_rules.h"
 #include "runtime/sampler.h"
 #include "tests/check.h"
 
@@ -243,6 +244,93 @@ static void draw_rules(struct spw_sampling *o, int32_t ids[SPW_TOKEN_LISTS + 1][
         r->min_length = check_range(rng, 0, n_tokens + 2);
     if (!check_range(rng, 0, 2))
         r->min_new_tokens = check_range(rng, 1, n_tokens + 2);
+}
+
+/* Times of Whisper. The tokens: text, the end, others, "no times", then the times. */
+enum { TIMES_END = 12, TIMES_BEGIN = 20, TIMES_VOCAB = 44 };
+
+/* Whether WhisperTimeStampLogitsProcessor of transformers lets a token follow the answer, but for
+ * its last rule: by what the tokens are, one token at a time. first: of the times that may begin an
+ * answer, how many there are beside the first one. */
+static bool may_follow(int id, const int32_t *answer, size_t n, uint64_t first)
+{
+    const bool is_time = id >= TIMES_BEGIN;
+    const bool after_time = n >= 1 && answer[n - 1] >= TIMES_BEGIN;
+    const bool after_two = after_time && (n == 1 || answer[n - 2] >= TIMES_BEGIN);
+    int newest = -1; /* the time that was written last */
+    for (size_t i = 0; i < n; i++)
+        newest = answer[i] >= TIMES_BEGIN ? answer[i] : newest;
+    if (id == TIMES_BEGIN - 1)
+        return false;
+    if (n == 0)
+        return is_time && (uint64_t)(id - TIMES_BEGIN) <= first;
+    if (!is_time)
+        return !after_time || after_two || id >= TIMES_END;
+    if (after_two)
+        return false;
+    return after_time ? id >= newest : id > newest;
+}
+
+/* And the last rule: all times together, against the likeliest of the other tokens. 0: which one is
+ * larger is within what f32 rounds. */
+static int times_win(const float *logits)
+{
+    double times = 0, text = -INFINITY;
+    for (int i = 0; i < TIMES_VOCAB; i++)
+        if (i < TIMES_BEGIN)
+            text = fmax(text, (double)logits[i]);
+    for (int i = TIMES_BEGIN; i < TIMES_VOCAB; i++)
+        times += exp((double)logits[i]);
+    const double more = log(times) - text;
+    return isnan(more) || fabs(more) < 1e-4 ? 0 : more > 0 ? 1 : -1;
+}
+
+/* Answers as a model writes them, with pairs of times, and any others. */
+static size_t draw_answer(int32_t *answer, uint64_t *rng)
+{
+    const size_t n = check_range(rng, 0, 9);
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t kind = check_range(rng, 0, 9);
+        const int32_t before = i ? answer[i - 1] : 0;
+        answer[i] = (int32_t)(kind < 4 ? check_range(rng, 0, TIMES_BEGIN - 1)
+                              : kind < 6 && before >= TIMES_BEGIN
+                                  ? (uint64_t)before
+                                  : check_range(rng, TIMES_BEGIN, TIMES_VOCAB - 1));
+    }
+    return n;
+}
+
+static void test_times(uint64_t seed)
+{
+    int n_won = 0, n_compared = 0;
+    for (int round = 0; round < check_amount(40000); round++) {
+        float logits[TIMES_VOCAB], expected[TIMES_VOCAB];
+        const size_t n_prompt = check_range(&seed, 1, 4);
+        int32_t tokens[16] = {0, 25, 30, 1};
+        const size_t n = draw_answer(tokens + n_prompt, &seed);
+        const int32_t end = TIMES_END;
+        const uint64_t first = check_range(&seed, 0, 2) ? check_range(&seed, 0, 30) : UINT64_MAX;
+        const struct spw_sampling o = {
+            .ends = {&end, 1},
+            .rules = {.timestamp_begin = TIMES_BEGIN, .max_initial_timestamp_index = first}};
+        for (int i = 0; i < TIMES_VOCAB; i++) {
+            logits[i] = random_logit(&seed, i < TIMES_BEGIN ? 1 : 0.5);
+            expected[i] = may_follow(i, tokens + n_prompt, n, first) ? logits[i] : -INFINITY;
+        }
+        const int wins = times_win(expected);
+        for (int i = 0; i < TIMES_BEGIN && wins > 0; i++)
+            expected[i] = -INFINITY;
+        const struct spw_logit_row row = {.logits = logits,
+                                          .vocab = TIMES_VOCAB,
+                                          .tokens = tokens,
+                                          .n_prompt = n_prompt,
+                                          .n_tokens = n_prompt + n};
+        spw_logit_rules_apply(&row, &o);
+        n_won += wins > 0;
+        n_compared += wins != 0;
+        CHECK_MSG(!wins || !memcmp(logits, expected, sizeof logits), "times: round %d", round);
+    }
+    CHECK(n_won > n_compared / 10 && n_won < n_compared * 9 / 10);
 }
 
 /* Greedy: the lowest id of the largest logits, after biases and penalties. */
@@ -543,6 +631,7 @@ int main(void)
     test_philox_vectors();
     test_uniform();
     test_against_reference(seed);
+    test_times(seed);
     test_distribution();
     test_greedy();
     test_edges();
