@@ -21,9 +21,11 @@ enum spw_token_list_kind {
     SPW_FORCED_EOS,     /* one of them is the last token of the longest answer */
     SPW_SUPPRESS,       /* they are in no answer */
     SPW_BEGIN_SUPPRESS, /* no answer begins with them */
+    SPW_BAD_WORDS,      /* as SPW_SUPPRESS, but a forced token may be one; files have them */
     SPW_TOKEN_LISTS,
 };
-/* "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens" */
+/* "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens",
+ * "bad_words_ids" */
 const char *spw_token_list_name(enum spw_token_list_kind kind);
 /* Which tokens may follow, as transformers has it under the same names. 0: off. */
 struct spw_token_rules {

@@ -80,18 +80,17 @@ static int read_count(const struct spw_keys *keys, const char *key, uint64_t *ou
     return 0;
 }
 
-/* Tokens of bad_words_ids that stand alone are those of suppress_tokens. As in transformers, no end
- * token is one of them. */
+/* Those that stand alone. As in transformers, no end token is one of them. */
 static int read_bad_words(struct spw_model_config *out, const struct spw_keys *keys)
 {
     const json_t *words = spw_keys_value(keys, "bad_words_ids"), *word;
-    struct spw_token_list *list = &out->token_rules.lists[SPW_SUPPRESS];
-    size_t i, n = list->n;
+    size_t i, n = 0;
     if (!json_array_size(words))
         return 0;
-    SPW_TRY(
-        spw_resize(&out->rule_tokens[SPW_SUPPRESS], n + json_array_size(words), sizeof(int32_t)));
-    int32_t *ids = out->rule_tokens[SPW_SUPPRESS];
+    int32_t *ids = spw_alloc(json_array_size(words) * sizeof *ids);
+    out->rule_tokens[SPW_BAD_WORDS] = ids;
+    if (!ids)
+        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
     json_array_foreach((json_t *)(uintptr_t)words, i, word)
     {
         const json_int_t id = json_integer_value(json_array_get(word, 0));
@@ -103,7 +102,7 @@ static int read_bad_words(struct spw_model_config *out, const struct spw_keys *k
         else if (json_is_integer(json_array_get(word, 0)) && id >= 0 && id < out->vocab && !ends)
             ids[n++] = (int32_t)id;
     }
-    *list = (struct spw_token_list){ids, n};
+    out->token_rules.lists[SPW_BAD_WORDS] = (struct spw_token_list){ids, n};
     return 0;
 }
 
@@ -169,7 +168,7 @@ static int read_rules(struct spw_model_config *out, const struct spw_config_sour
         SPW_TRY(read_numbers(places[i], r));
         SPW_TRY(
             SPW_OR_NULL(spw_keys_bool, places[i], "renormalize_logits", &r->renormalize_logits));
-        for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        for (int k = 0; k < SPW_BAD_WORDS; k++)
             SPW_TRY(read_list(out, places[i], (enum spw_token_list_kind)k));
     }
     if (!source->family->encodes)

@@ -108,6 +108,17 @@ static void forbid_repeats(const struct spw_logit_row *r, const struct spw_sampl
             forbid(r, at[n]);
 }
 
+static bool has_bad_words(const struct spw_logit_row *r, const struct spw_sampling *p)
+{
+    (void)r;
+    return p->rules.lists[SPW_BAD_WORDS].n;
+}
+
+static void forbid_bad_words(const struct spw_logit_row *r, const struct spw_sampling *p)
+{
+    forbid_list(r, &p->rules.lists[SPW_BAD_WORDS]);
+}
+
 static bool is_too_short(const struct spw_logit_row *r, const struct spw_sampling *p)
 {
     const struct spw_token_rules *rules = &p->rules;
@@ -239,6 +250,7 @@ static const struct rule {
     {has_repetition, apply_repetition, false},
     {has_counts, apply_counts, false},
     {may_repeat, forbid_repeats, true},
+    {has_bad_words, forbid_bad_words, false},
     {is_too_short, forbid_ends, true},
     {is_second, force_bos, true},
     {is_last, force_eos, true},

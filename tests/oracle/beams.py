@@ -6,11 +6,12 @@ usage: beams.py SPILLWAY [--groups]
 Every round makes a tiny model, a prompt and options, and wants the same answers, with scores within 1e-5 of the largest
 logit (or of 1) for each token, as --length-penalty counts them. Each option and each pair of them comes in turn, in every
 second round alone, else beside others; rules stand in the command, in the line of a job or in the model's
-generation_config.json. Every fifth round has no beams. --groups: diverse groups, which transformers has up to 4.55.4;
-without it a version from 5 on is wanted.
+generation_config.json. Every fifth round has no beams. --groups: diverse groups, which transformers has up to 4.55.4, of models
+without an encoder; without it a version from 5 on is wanted.
 
 Where both differ, the round is passed over, and counted, if transformers had to choose between candidates that are as good
-as equal: nobody defines their order. SPW_SEED repeats a run, SPW_ROUNDS sets its length. Exit 77 where a package is missing.
+as equal: nobody defines their order. So is one whose rules forbid all tokens, which the command refuses. SPW_SEED repeats a
+run, SPW_ROUNDS sets its length. Exit 77 where a package is missing.
 """
 import itertools
 import json
@@ -34,28 +35,47 @@ NONE = -1e8  # of a beam with a score below it nobody says which it is
 OF_SEARCH = ["length_penalty", "early_stopping"]
 RULES = ["repetition_penalty", "no_repeat_ngram_size", "min_length", "min_new_tokens", "forced_bos_token_id",
          "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"]
-FAMILIES = {"llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+OF_FILES = ["bad_words_ids"]  # no option has them; only files of models with an encoder count
+DECODERS = {"llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
             "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
             "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
             "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM)}
+ENCODERS = {"bart": (transformers.BartConfig, transformers.BartForConditionalGeneration),
+            "marian": (transformers.MarianConfig, transformers.MarianMTModel),
+            "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration)}
 
 
-def make_model(rng, folder):
-    name = rng.choice(list(FAMILIES))
-    config_class, model_class = FAMILIES[name]
+def make_config(rng, name, config_class, common):
+    if name == "t5":
+        return config_class(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=rng.choice([0, 2]),
+                            feed_forward_proj=rng.choice(["relu", "gated-gelu"]), **common)
+    if name in ENCODERS:  # the head is the embedding
+        common.update(tie_word_embeddings=True, forced_eos_token_id=None)
+        return config_class(d_model=32, encoder_ffn_dim=64, decoder_ffn_dim=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+                            decoder_attention_heads=4, max_position_embeddings=256, decoder_start_token_id=rng.choice([0, 2]), **common)
+    more = {"sliding_window": 16} if name == "gemma2" else {}
+    return config_class(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+                        num_key_value_heads=rng.choice([1, 2, 4]), max_position_embeddings=256, **common, **more)
+
+
+def make_model(rng, folder, families):
+    name = rng.choice(list(families))
+    config_class, model_class = families[name]
     vocab = rng.choice([24, 60, 300])
     common = dict(vocab_size=vocab, bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=rng.random() < 0.5)
-    more = {"sliding_window": 16} if name == "gemma2" else {}
-    config = config_class(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
-                          num_key_value_heads=rng.choice([1, 2, 4]), max_position_embeddings=256, **common, **more)
+    config = make_config(rng, name, config_class, common)
     config._attn_implementation = "eager"  # others leave Gemma's cap out
     torch.manual_seed(rng.randrange(2**31))
     model = model_class(config).eval()
     with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(rng.choice([1, 4, 12]))  # answers that differ in how sure they are
+        for key, p in model.named_parameters():
+            if name != "marian" or "embed_positions" not in key:  # not saved: every reader computes them
+                p.mul_(rng.choice([1, 2, 4] if name == "t5" else [1, 4, 12]))  # answers that differ in how sure they are
+        if "final_logits_bias" in dict(model.named_buffers()):
+            model.final_logits_bias.normal_()
     eos = rng.choice([[2], [2, 3], [2, 5, 7]])
-    model.generation_config = transformers.GenerationConfig(eos_token_id=eos, pad_token_id=2, bos_token_id=1)
+    model.generation_config = transformers.GenerationConfig(
+        eos_token_id=eos, pad_token_id=2, bos_token_id=1, decoder_start_token_id=getattr(config, "decoder_start_token_id", None))
     model.save_pretrained(folder)
     return name, model, vocab
 
@@ -72,7 +92,8 @@ def make_value(rng, name, n_prompt, vocab):
     return {"length_penalty": rng.choice([-1.0, 0.0, 0.5, 2.0]), "early_stopping": rng.choice([True, False, "never"]),
             "repetition_penalty": rng.choice([0.8, 1.3]), "no_repeat_ngram_size": rng.choice([1, 2, 3]),
             "min_length": n_prompt + rng.randrange(20), "min_new_tokens": rng.randrange(1, 20), "forced_bos_token_id": some[0],
-            "forced_eos_token_id": rng.choice([2, some[0], [2, 3]]), "suppress_tokens": some, "begin_suppress_tokens": some}[name]
+            "forced_eos_token_id": rng.choice([2, some[0], [2, 3]]), "suppress_tokens": some, "begin_suppress_tokens": some,
+            "bad_words_ids": [[t] for t in some]}[name]
 
 
 def forced_tokens(options):
@@ -80,7 +101,7 @@ def forced_tokens(options):
     return [options.get("forced_bos_token_id")] + (eos if isinstance(eos, list) else [eos])
 
 
-def make_options(rng, number, groups, n_prompt, vocab):
+def make_options(rng, number, groups, encodes, n_prompt, vocab):
     options = {"max_new_tokens": rng.choice([1, 3, 12, 30])}
     n_groups = rng.choice([2, 2, 3, 4]) if groups else 1
     beams = n_groups * rng.choice([1, 2, 3]) if groups else 1 if number % 5 == 4 else rng.choice([2, 3, 4, 7])
@@ -88,7 +109,7 @@ def make_options(rng, number, groups, n_prompt, vocab):
         options.update(num_beams=beams, num_return_sequences=rng.randrange(1, beams + 1))
     if groups:
         options.update(num_beam_groups=n_groups, diversity_penalty=rng.choice([0.3, 1.0, 5.0]))
-    for name in names_of(number, rng, RULES + OF_SEARCH * (beams > 1)):
+    for name in names_of(number, rng, RULES + OF_FILES * encodes + OF_SEARCH * (beams > 1)):
         options[name] = make_value(rng, name, n_prompt, vocab)
     for name in ("suppress_tokens", "begin_suppress_tokens"):  # transformers refuses to suppress a forced token
         if name in options:
@@ -127,20 +148,21 @@ def theirs(model, prompt, options):
     scores = out.sequences_scores.tolist() if "num_beams" in options else [0.0]
     answers = []
     for row, score in zip(out.sequences, scores):
-        tokens = row[len(prompt):].tolist()
+        tokens = row[1 if model.config.is_encoder_decoder else len(prompt):].tolist()
         end = next((i for i, t in enumerate(tokens) if t in ends), len(tokens))
         answers.append((tokens[:end + 1], score))
     return answers, max(1, max(logits.abs().max().item() for logits in out.logits)), min(ties.gaps, default=1)
 
 
-def ours(program, folder, prompt, options, as_line):
+def ours(program, folder, prompt, options, n_beams, as_line):
     """as_line: as a line of a file of prompts, beside other lines; else by the options of the command."""
     path, report = os.path.join(folder, "input.txt"), os.path.join(folder, "report.json")
     args = [program, "generate", folder, "--progress", "never", "--device", "cpu", "--compute", "f32", "--threads", "1"]
     if as_line:
-        lines = [{"tokens": prompt[:7], "max_new_tokens": 5}, {"tokens": prompt, "id": "search", **options}, {"tokens": prompt}]
+        lines = [{"tokens": prompt[:7], "max_new_tokens": 5}, {"tokens": prompt, "id": "search", **options},
+                 {"tokens": prompt, "max_new_tokens": 7}]
         pathlib.Path(path).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        args += ["--prompts", path, "--sessions", str(options.get("num_beams", 3))]
+        args += ["--prompts", path, "--sessions", str(n_beams)]
     else:
         pathlib.Path(path).write_text(" ".join(map(str, prompt)))
         args += ["--token-ids", path, "--ids", "--report", report]
@@ -166,28 +188,34 @@ def same(got, want, limit, length_penalty):
         a[0] == b[0] and abs(a[1] - b[1]) < limit * len(a[0]) ** (1 - length_penalty) for a, b in zip(got[:n], want[:n]))
 
 
-def compare(program, number, rng, groups):
+def compare(program, number, rng, families, groups):
     """'' where both agree, None where nobody can say, else the difference."""
     with tempfile.TemporaryDirectory() as folder:
-        name, model, vocab = make_model(rng, folder)
+        name, model, vocab = make_model(rng, folder, families)
         prompt = [rng.randrange(8, vocab) for _ in range(rng.choice([1, 5, 40, 130]))]
-        options = make_options(rng, number, groups, len(prompt), vocab)
+        encodes = name in ENCODERS
+        options = make_options(rng, number, groups, encodes, 1 if encodes else len(prompt), vocab)
         if "forced_bos_token_id" in options and rng.random() < 0.7:
             prompt = prompt[:1]
         with torch.no_grad():
             want, largest, gap = theirs(model, prompt, options)
-        if rng.random() < 0.3:  # the rules of the model's files
-            model.generation_config.update(**{key: options.pop(key) for key in RULES[1:] if key in options})
-            model.generation_config.save_pretrained(folder)
-        got = ours(program, folder, prompt, options, rng.random() < 0.4)
-    if isinstance(got, list) and same(got, want, SAME * largest, options.get("length_penalty", 1.0)):
+        all_of_them, beams, penalty = dict(options), options.get("num_beams", 3), options.get("length_penalty", 1.0)
+        asked = OF_FILES + (RULES[1:] if rng.random() < 0.3 else [])  # the rules of the model's files
+        if encodes and options.get("num_return_sequences") == 1 and rng.random() < 0.5:
+            del options["num_return_sequences"]
+            asked += OF_SEARCH + ["num_beams"]
+        model.generation_config.update(**{key: options.pop(key) for key in asked if key in options})
+        model.generation_config.save_pretrained(folder)
+        got = ours(program, folder, prompt, options, beams, rng.random() < 0.4)
+    if isinstance(got, list) and same(got, want, SAME * largest, penalty):
         return ""
-    tie = isinstance(got, list) and gap < NEAR * largest
-    return None if tie else f"{name} {options}\n  want {want}\n  got  {got}\n  gap {gap} of {largest}"
+    tie = want[0][1] < NONE or (isinstance(got, list) and gap < NEAR * largest)
+    return None if tie else f"{name} {all_of_them}\n  of these in files: {sorted(set(all_of_them) - set(options))}\n  want {want}\n  got  {got}\n  gap {gap} of {largest}"
 
 
 def main():
     groups = "--groups" in sys.argv
+    families = DECODERS if groups else DECODERS | ENCODERS
     seed = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(2**32))
     rounds = int(os.environ.get("SPW_ROUNDS") or 100)
     if groups == (int(transformers.__version__.split(".")[0]) >= 5):
@@ -200,7 +228,7 @@ def main():
     torch.set_num_threads(1)
     failed = over = 0
     for number in range(rounds):
-        difference = compare(sys.argv[1], number, random.Random(f"{seed} {number}"), groups)
+        difference = compare(sys.argv[1], number, random.Random(f"{seed} {number}"), families, groups)
         over += difference is None
         if difference:
             failed += 1

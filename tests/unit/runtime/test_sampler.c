@@ -110,8 +110,8 @@ static bool repeats(size_t n, int id, const int32_t *tokens, size_t n_tokens)
     return false;
 }
 
-/* NoRepeatNGram, MinLength, MinNewTokensLength, ForcedBOS, ForcedEOS, SuppressTokens and
- * SuppressTokensAtBegin of transformers. */
+/* NoRepeatNGram, NoBadWords, MinLength, MinNewTokensLength, ForcedBOS, ForcedEOS, SuppressTokens
+ * and SuppressTokensAtBegin of transformers. */
 static float ruled_logit(const struct spw_sampling *o, float l, int id, const int32_t *tokens,
                          size_t n_prompt, size_t n_tokens)
 {
@@ -120,7 +120,7 @@ static float ruled_logit(const struct spw_sampling *o, float l, int id, const in
     const uint64_t least = r->min_new_tokens ? n_prompt + r->min_new_tokens : r->min_length;
     const size_t begin = n_prompt > 1 || !bos->n ? n_prompt : n_prompt + 1;
     if (repeats(r->no_repeat_ngram_size, id, tokens, n_tokens) ||
-        (n_tokens < least && has(&o->ends, id)))
+        has(&r->lists[SPW_BAD_WORDS], id) || (n_tokens < least && has(&o->ends, id)))
         l = -INFINITY;
     if (bos->n && n_tokens == 1)
         l = has(bos, id) ? 0 : -INFINITY;
