@@ -238,7 +238,8 @@ int spw_pack_load(struct spw_pack *p, uint64_t size, struct spw_error *err)
         parse_table(p);
         wrong = spw_pack_check(p->sections, &p->head);
     }
-    if (!wrong && !p->head.first_token &&
+    /* the chain of a source begins with the hash of its tokens: prefix_store.h */
+    if (!wrong && !p->head.first_token && p->info.tokens[0] >= 0 &&
         !spw_chain_equal(p->head.parent, spw_chain_root(p->head.fingerprint)))
         wrong = "its chain does not begin with the hash of its fingerprint";
     if (!wrong)

@@ -169,10 +169,19 @@ static int reject_pack(struct spw_store *s, struct spw_pack *pack)
     return 0;
 }
 
+static struct spw_chain_hash begin_of(const struct spw_store *s, const int32_t *tokens,
+                                      uint64_t n_tiles)
+{
+    struct spw_chain_hash hash = spw_chain_root(s->fingerprint);
+    for (uint64_t t = 0; t < n_tiles && tokens[0] < 0; t++)
+        hash = spw_chain_next(hash, tokens + t * SPW_TILE_TOKENS);
+    return hash;
+}
+
 static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
                 struct spw_store_match *m)
 {
-    struct spw_chain_hash hash = spw_chain_root(s->fingerprint);
+    struct spw_chain_hash hash = begin_of(s, tokens, n_tiles);
     while (m->n_tiles < n_tiles && m->n_parts < SPW_STORE_MAX_PACKS) {
         struct spw_pack *pack;
         const int32_t *next = tokens + (size_t)m->n_tiles * SPW_TILE_TOKENS;
@@ -378,7 +387,7 @@ static struct spw_pack_id find_place(const struct spw_store *s, const struct spw
 {
     uint32_t first = first_of_pack(a);
     spec->fingerprint = s->fingerprint;
-    spec->parent = spw_chain_root(s->fingerprint);
+    spec->parent = begin_of(s, a->tokens, a->n_tiles);
     for (uint32_t t = 0; t < first; t++)
         spec->parent = spw_chain_next(spec->parent, a->tokens + (size_t)t * SPW_TILE_TOKENS);
     if (m->n_parts)

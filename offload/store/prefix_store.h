@@ -3,6 +3,10 @@
  * the store hashes the tokens tile by tile and opens the pack of each hash. Then it compares the
  * tokens.
  *
+ * Tokens below zero are those of a source (model/config/config.h), each row of which depends on all
+ * others. Its chain does not begin with the root but with the hash of all its tiles: the store has
+ * it as a whole, or nothing of it.
+ *
  * A shared lock (flock) protects a pack in use; the lock ends with its process. Before a pack is
  * written the store makes room: it removes the least recently used chains, and never a pack before
  * those that extend it. A damaged pack is a miss: on_damage reports it once, and the file is

@@ -62,10 +62,11 @@ bool spw_batch_is_private(const struct spw_batch *b, const struct spw_batch_entr
 }
 
 /* Whether the request takes no part in sharing between running requests. With a prefix cache none
- * does: they share their prompts through the cache. */
+ * does: they share their prompts through the cache, but not sources, which it gets at the end. */
 static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
-    return b->engine->above.prefix || spw_batch_is_private(b, x);
+    const bool has_source = spw_engine_config(b->engine)->n_source_layers;
+    return (b->engine->above.prefix && !has_source) || spw_batch_is_private(b, x);
 }
 
 /* Fills in b->prompts[place], from which shared_prompt.h decides. */

@@ -362,7 +362,8 @@ int spw_engine_predict(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine 
     bool drops = false; /* transfers */
     for (size_t i = 0; i < n; i++) {
         drops |= requests[i].ends_at || requests[i].n_beams;
-        if (requests[i].n_resumed && e->model.config.n_source_layers && !requests[i].prompt)
+        if (e->model.config.n_source_layers &&
+            ((requests[i].n_resumed && !requests[i].prompt) || requests[i].n_found))
             return spw_fail(err, -ENODATA, "a length does not say where the source ends");
     }
     if (!is_predictable(e) || (drops && waits_for_drive(&e->plan)))

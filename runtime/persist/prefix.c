@@ -11,6 +11,11 @@
  * 34 of them reading; two cores of a Xeon under load 7, 2026-11-22). So the first token takes 3 %
  * and 13 % longer than the drive needs; 15 % is the limit.
  *
+ * In a model with an encoder the store has sources: their tiles, the last one of which is filled up
+ * with NO_TOKEN and whatever follows the source in the session. A session begins with a whole
+ * source, and writes to a copy of that tile. KV is exact: else a session could not be cut back to
+ * where its source ends.
+ *
  * The packs of a match stay locked while any of their tiles is in use: every attachment counts. */
 #include "runtime/persist/prefix.h"
 
@@ -34,6 +39,8 @@ struct keys {
 };
 
 enum { N_TABLES = 2 }; /* longrope has two */
+
+#define NO_TOKEN INT32_MIN /* after a source, up to the end of its last tile: in no vocabulary */
 
 struct spw_prefix {
     struct keys keys[N_TABLES];
@@ -95,7 +102,9 @@ static int open_store(struct spw_engine *e, struct keys *k, struct spw_error *er
 /* The store of sequences with this number of tokens; NULL: there is none. */
 static const struct keys *keys_of(const struct spw_engine *e, uint64_t rope_table)
 {
-    for (int i = 0; i < N_TABLES && e->above.prefix; i++)
+    const bool has_source = e->model.config.n_source_layers;
+    const bool may = !has_source || !spw_plan_sharing(&e->plan).needs_checkpoint;
+    for (int i = 0; i < N_TABLES && e->above.prefix && may; i++)
         if (e->above.prefix->keys[i].store && e->above.prefix->keys[i].rope_table == rope_table)
             return &e->above.prefix->keys[i];
     return NULL;
@@ -107,11 +116,9 @@ static int open_stores(struct spw_engine *e, struct spw_error *err)
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     if (!e->options.prefix_cache_dir)
         return 0;
-    if (e->model.config.n_source_layers) { /* a tile of a source depends on the tiles after it */
-        spw_engine_report_note(e, "prefix cache: not used, the model has an encoder: what a source "
-                                  "begins with is computed for each source");
-        return 0;
-    }
+    if (e->model.config.n_source_layers && spw_plan_sharing(&e->plan).needs_checkpoint)
+        spw_engine_report_note(e, "prefix cache: not used, the model has an encoder, and KV is "
+                                  "quantized");
     if (!e->above.prefix) {
         e->above.prefix = spw_alloc_zero(1, sizeof *e->above.prefix);
         if (!e->above.prefix)
@@ -181,22 +188,50 @@ static bool window_passed(const struct spw_plan *p, uint64_t n)
     return moves;
 }
 
-/* The tokens of the span that may come from files. Tokens whose logits are asked for, at least one,
- * must be computed. */
-static uint64_t max_tokens(const struct spw_span *span)
+/* The tokens of the span that may come from files: those of its source, or else whole tiles. Tokens
+ * whose logits are asked for, at least one, must be computed. */
+static uint64_t max_tokens(const struct spw_engine *e, const struct spw_span *span)
 {
+    if (e->model.config.n_source_layers)
+        return spw_source_length(span->tokens, span->n_tokens);
     uint64_t n = spw_sub_u64(span->n_tokens, spw_max_u64(span->n_logits, 1));
     return n - n % SPW_TILE_TOKENS;
 }
 
-/* The border of a chunk is a checkpoint that no file needs to have. */
-static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
+/* The border of a chunk is a checkpoint that no file needs to have. max: what was searched for. */
+static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m, uint64_t max)
 {
     uint64_t all = (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
+    if (e->model.config.n_source_layers)
+        return all < max ? 0 : max;
     if (!spw_plan_sharing(&e->plan).needs_checkpoint)
         return all;
     return spw_max_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS,
                        spw_kv_border(e->plan.residency, all));
+}
+
+/* A source in whole tiles, for spw_free. */
+static int32_t *fill_tiles(const int32_t *tokens, uint64_t n)
+{
+    const uint64_t end = spw_align_up(n, SPW_TILE_TOKENS);
+    int32_t *filled = spw_alloc(end * sizeof *filled);
+    for (uint64_t i = 0; filled && i < end; i++)
+        filled[i] = i < n ? tokens[i] : NO_TOKEN;
+    return filled;
+}
+
+static int match(const struct spw_engine *e, const struct keys *k, const int32_t *tokens,
+                 uint64_t n, struct spw_store_match *m)
+{
+    if (!e->model.config.n_source_layers)
+        return spw_store_match(k->store, tokens, n, m);
+    n = spw_source_length(tokens, n);
+    int32_t *filled = fill_tiles(tokens, n);
+    if (!filled)
+        return -ENOMEM;
+    const int rc = spw_store_match(k->store, filled, spw_align_up(n, SPW_TILE_TOKENS), m);
+    spw_free(filled);
+    return rc;
 }
 
 /* The longest match in the store. A checkpoint one tile after it will do if it has all exact tiles
@@ -204,7 +239,7 @@ static uint64_t usable(const struct spw_engine *e, const struct spw_store_match 
 static int search(struct spw_engine *e, const struct keys *k, const int32_t *tokens, uint64_t n,
                   struct spw_store_match *m)
 {
-    SPW_TRY(spw_store_match(k->store, tokens, n, m));
+    SPW_TRY(match(e, k, tokens, n, m));
     struct spw_pack *next = m->next_checkpoint;
     if (next && m->checkpoint_tiles < m->n_tiles &&
         spw_snapshot_continues(e, next, (uint64_t)m->n_tiles * SPW_TILE_TOKENS)) {
@@ -227,7 +262,7 @@ static void release_match(struct spw_session *s)
 static struct spw_prefix_found *find_match(struct spw_session *s, const struct keys *k,
                                            const struct spw_span *span)
 {
-    uint64_t max = max_tokens(span);
+    uint64_t max = max_tokens(s->engine, span);
     if (s->found && s->found->max == max && s->found->keys == k)
         return s->found;
     release_match(s);
@@ -253,7 +288,7 @@ static const struct keys *keys_for(const struct spw_session *s, const struct spw
 static uint64_t branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
-    uint64_t max = max_tokens(span);
+    uint64_t max = max_tokens(e, span);
     const struct keys *k = keys_for(s, span);
     /* turns that are short alone may be long together, and a state has passed all their tiles */
     const uint64_t held = e->plan.n_states ? 0 : s->n_tokens;
@@ -263,7 +298,8 @@ static uint64_t branch(struct spw_session *s, const struct spw_span *span)
     const struct spw_prefix_found *f = find_match(s, k, span);
     if (!f)
         return 0;
-    const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS, found = usable(e, &f->match);
+    const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS,
+                   found = usable(e, &f->match, max);
     e->unpredicted |= all > found; /* tokens that this session does not begin with */
     if (all >= min_branch(found) && all > s->n_tokens)
         return all;
@@ -400,14 +436,15 @@ static struct use *new_use(const struct keys *k, struct spw_store_match *m)
     return u;
 }
 
-/* Empties the session and gives it the first n tokens of the match. */
-static int begin_with(struct use *u, struct spw_session *s, const int32_t *tokens, uint64_t n)
+/* Empties the session and gives it the first *n tokens of the match. *n becomes 0 if the last tile
+ * of a source was damaged. */
+static int begin_with(struct use *u, struct spw_session *s, const int32_t *tokens, uint64_t *n)
 {
     struct spw_engine *e = s->engine;
     struct spw_error err = {0};
     uint64_t nothing = 0;
     SPW_TRY(spw_recover_cut_back(s, &nothing));
-    int rc = attach_layers(u, s, n, &err);
+    int rc = attach_layers(u, s, *n, &err);
     if (rc && rc != -ENOMEM && *err.text) { /* the checkpoint's file is damaged */
         spw_store_remove_damaged(u->keys->store, u->match.checkpoint, err.text);
         rc = -EBADMSG;
@@ -416,13 +453,13 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
         return rc;
     }
-    assert(spw_kv_can_truncate(s->seq.kv, e->plan.residency, n));
-    memcpy(s->tokens, tokens, n * sizeof *tokens);
-    s->n_tokens = n;
+    assert(spw_kv_can_truncate(s->seq.kv, e->plan.residency, *n));
+    memcpy(s->tokens, tokens, *n * sizeof *tokens);
+    s->n_tokens = *n;
     s->cached = true;
     s->rope_table = u->keys->rope_table;
-    s->n_attached = n;
-    return 0;
+    s->n_attached = *n;
+    return *n % SPW_TILE_TOKENS ? spw_recover_cut_back(s, n) : 0;
 }
 
 static void report_reuse(struct spw_session *s, const struct use *u, const struct spw_span *span)
@@ -441,17 +478,17 @@ static int attach(struct spw_session *s, const struct spw_span *span, uint64_t *
     struct spw_engine *e = s->engine;
     s->from_store = 0;
     const struct keys *k = keys_for(s, span);
-    if (!k || !spw_prefix_is_useful(*n_reused, max_tokens(span)))
+    if (!k || !spw_prefix_is_useful(*n_reused, max_tokens(e, span)))
         return 0;
     struct spw_prefix_found *f = find_match(s, k, span);
-    uint64_t n = f ? usable(e, &f->match) : 0;
+    uint64_t n = f ? usable(e, &f->match, f->max) : 0;
     struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(k, &f->match) : NULL;
     release_match(s);
     if (!u)
         return 0; /* the tokens are computed */
-    int rc = begin_with(u, s, span->tokens, n);
+    int rc = begin_with(u, s, span->tokens, &n);
     *n_reused = rc ? 0 : n;
-    if (!rc)
+    if (*n_reused)
         report_reuse(s, u, span);
     put_use(u);
     return rc == -EIO ? rc : 0; /* after damage or without memory for tables, tokens are computed */
@@ -493,6 +530,8 @@ static uint64_t publishable(const struct spw_session *s)
 {
     const struct spw_engine *e = s->engine;
     const uint64_t whole = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS;
+    if (e->model.config.n_source_layers)
+        return spw_align_up(spw_source_length(s->tokens, s->n_tokens), SPW_TILE_TOKENS);
     if (!spw_plan_sharing(&e->plan).needs_checkpoint ||
         spw_kv_can_truncate(s->seq.kv, e->plan.residency, whole))
         return whole;
@@ -512,10 +551,13 @@ static bool find_new(struct spw_session *s, const struct keys *k, struct spw_sna
                                          .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
     if (!range->to)
         return false;
-    if (search(s->engine, k, s->tokens, range->to, found))
+    if (search(s->engine, k, s->tokens, spw_min_u64(range->to, s->n_tokens), found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
-    if (range->from > spw_max_u64(s->n_attached, s->n_published)) /* of an earlier run */
+    uint64_t known = spw_max_u64(s->n_attached, s->n_published);
+    if (e->model.config.n_source_layers)
+        known = spw_align_up(known, SPW_TILE_TOKENS);
+    if (range->from > known) /* of an earlier run */
         s->engine->unpredicted = true;
     bool all =
         range->from == range->to &&
@@ -561,9 +603,15 @@ static int publish_range(struct spw_session *s, const struct keys *k,
     struct spw_prefix *p = s->engine->above.prefix;
     struct spw_pack_section *sections =
         spw_alloc(spw_snapshot_max_sections(s->engine) * sizeof *sections);
-    if (!sections)
+    const bool has_source = s->engine->model.config.n_source_layers;
+    int32_t *filled =
+        has_source ? fill_tiles(s->tokens, spw_source_length(s->tokens, s->n_tokens)) : NULL;
+    if (!sections || (has_source && !filled)) {
+        spw_free(sections);
+        spw_free(filled);
         return spw_fail(err, -ENOMEM, "prefix cache: no memory to store a session");
-    struct spw_store_addition a = {.tokens = s->tokens,
+    }
+    struct spw_store_addition a = {.tokens = filled ? filled : s->tokens,
                                    .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
                                    .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
                                    .checkpoint = range->checkpoint,
@@ -577,6 +625,7 @@ static int publish_range(struct spw_session *s, const struct keys *k,
         p->stats.published_bytes += bytes_of(sections, a.n_sections);
     }
     spw_free(sections);
+    spw_free(filled);
     return rc;
 }
 
@@ -610,7 +659,7 @@ int spw_prefix_assume(struct spw_engine *e, const int32_t *tokens, uint64_t n_to
     struct spw_store_match found;
     struct spw_snapshot_range range = {.to = n - n % SPW_TILE_TOKENS,
                                        .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
-    if (!k || !range.to)
+    if (!k || !range.to || e->model.config.n_source_layers) /* n does not say which source */
         return 0;
     struct spw_pack_section *sections = spw_alloc(spw_snapshot_max_sections(e) * sizeof *sections);
     int rc = sections ? search(e, k, tokens, range.to, &found) : -ENOMEM;

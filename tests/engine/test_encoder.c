@@ -10,6 +10,8 @@
 #include "tests/engine/engine_run.h"
 #include "tests/engine/twin.h"
 
+#include <dirent.h>
+
 enum {
     N_SEQUENCES = 3,
     CONTEXT = TEST_GPU ? 300 : 700,
@@ -416,6 +418,82 @@ static void check_shared(const struct truth *t, enum spw_kv_precision precision)
     spw_engine_close(e);
 }
 
+/* ---- sources in files ---- */
+
+static void change_files(const char *cache, uint64_t *seed)
+{
+    char path[600];
+    DIR *d = opendir(cache);
+    for (struct dirent *x; d && (x = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", cache, x->d_name);
+        FILE *f = strstr(x->d_name, ".pack") ? fopen(path, "r+b") : NULL;
+        if (!f)
+            continue;
+        fseek(f, 0, SEEK_END);
+        const long at = (long)check_range(seed, 0, (uint64_t)ftell(f) - 1);
+        fseek(f, at, SEEK_SET);
+        const int byte = fgetc(f);
+        fseek(f, at, SEEK_SET);
+        fputc(byte ^ 1, f);
+        fclose(f);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* A request under drawn options and with this cache, or without one. */
+static uint64_t run_cached(const struct truth *t, const struct spw_request *q, const char *cache,
+                           uint64_t *hash, uint64_t *seed)
+{
+    struct spw_options o = plain(SPW_KV_EXACT);
+    struct spw_result r;
+    struct spw_error err = {0};
+    o.prefix_cache_dir = cache;
+    o.prefill_chunk = check_random(seed) % 2 ? 64 : 0;
+    if (cache && check_random(seed) % 2)
+        run_tight(t->dir, &o, check_random(seed) % 2 ? 0 : check_range(seed, 0, 1 << 18));
+    struct spw_engine *e = run_open(t->dir, &o);
+    CHECK_MSG(!batch_run(e, NULL, q, 1, &r, NULL, &err) && !*err.text, "%s", err.text);
+    spw_engine_close(e);
+    *hash = r.logits_hash;
+    const uint64_t n = r.n_from_store;
+    spw_result_free(&r);
+    return n;
+}
+
+/* A later run finds the source, whatever its answer begins with, and no other source that begins
+ * alike; damaged files are not believed. */
+static void check_cached(const struct truth *t, uint64_t *seed)
+{
+    static struct sharers x;
+    char cache[64], command[128];
+    int32_t other[CONTEXT];
+    make_sharers(&x, t);
+    struct spw_request last = x.requests[SHARERS - 1], changed = x.requests[0];
+    const struct spw_request *requests[] = {&x.requests[0], &last, &changed,
+                                            &x.requests[0], &last, &last};
+    memcpy(other, changed.prompt, changed.n_prompt * sizeof *other);
+    changed.prompt = other;
+    changed.audio = t->audio[1];
+    if (t->audio[1])
+        memcpy(other, t->ids[1], x.n_source * sizeof *other);
+    else
+        other[x.n_source - 1] = spw_source_token(spw_plain_token(other[x.n_source - 1]) ^ 1);
+    snprintf(cache, sizeof cache, "/tmp/spw_encoder_cache_%d", (int)getpid());
+    for (int i = 0; i < 6; i++) {
+        uint64_t hash, alone;
+        run_cached(t, requests[i], NULL, &alone, seed);
+        const uint64_t n = run_cached(t, requests[i], cache, &hash, seed);
+        CHECK_MSG(hash == alone, "%s: run %d: other bits", t->dir, i);
+        CHECK_MSG(i > 3 || n == (i % 2 ? x.n_source : 0), "%s: run %d: found %llu of %zu", t->dir,
+                  i, (unsigned long long)n, x.n_source);
+        if (i >= 3)
+            change_files(cache, seed);
+    }
+    snprintf(command, sizeof command, "rm -r %s", cache);
+    CHECK(!system(command));
+}
+
 /* Requests that a batch refuses; it goes on. */
 static void check_refusals(const struct truth *t)
 {
@@ -576,6 +654,7 @@ int main(int argc, char **argv)
             check_batch(&t);
             check_prediction(&t);
             check_shared(&t, precision);
+            check_cached(&t, &seed);
             if (!t.audio[0])
                 check_refusals(&t);
         }
