@@ -77,7 +77,8 @@ def make_mbart(folder):
 
 def make_mbart50(folder):
     train(folder, "sentencepiece.bpe.model", 4, remove_extra_whitespaces=False)
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "MBart50Tokenizer"})
+    write_json(folder / "tokenizer_config.json", {
+        "tokenizer_class": "MBart50Tokenizer", "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": True}})
 
 
 def make_pegasus(folder):

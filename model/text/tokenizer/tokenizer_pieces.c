@@ -264,7 +264,6 @@ static int add_own(struct loader *l, const char *text, bool special, int32_t *ne
     const bool takes_spaces = !strcmp(text, "<mask>");
     /* token may be NULL: jansson then fails, too */
     int rc = json_object_set_new(token, "id", json_integer(known < 0 ? *next : known)) ||
-                     json_object_set_new(token, "normalized", json_false()) ||
                      json_object_set_new(token, "lstrip", json_boolean(takes_spaces)) ||
                      json_array_append(json_object_get(l->root, "added_tokens"), token)
                  ? -ENOMEM
@@ -304,6 +303,23 @@ static int add_numbered(struct loader *l, int32_t *next)
     return 0;
 }
 
+/* The tokens of the family and of the folder's other files. The tokenizers in Python look for them
+ * in the text as it is, also for those that are called normalized. */
+static int load_added(struct loader *l, size_t n_vocab)
+{
+    json_t *added = json_object_get(l->root, "added_tokens"), *token;
+    size_t i;
+    l->base.n_own = json_array_size(added);
+    l->base.n_vocab = n_vocab;
+    SPW_TRY(spw_tok_merge_added(l->base.special, l->root));
+    json_array_foreach(added, i, token)
+    {
+        if (json_object_set_new(token, "normalized", json_false()))
+            return -ENOMEM;
+    }
+    return spw_tok_load_added(&l->base, added);
+}
+
 static int add_tokens(struct loader *l)
 {
     const struct family *f = l->family;
@@ -322,11 +338,7 @@ static int add_tokens(struct loader *l)
             continue;
         SPW_TRY(add_own(l, spw_tokenizer_token(l->base.t, l->ids[i]), false, &next));
     }
-    json_t *added = json_object_get(l->root, "added_tokens");
-    l->base.n_own = json_array_size(added);
-    l->base.n_vocab = (size_t)next;
-    SPW_TRY(spw_tok_merge_added(l->base.special, l->root));
-    return spw_tok_load_added(&l->base, added);
+    return load_added(l, (size_t)next);
 }
 
 static int add_around(struct loader *l, struct spw_tok_ids *ids, const char *text)
