@@ -69,37 +69,53 @@ static uint64_t part_end(const struct spw_cut *c, const struct spw_step_span *s,
     return trims && tile > s->from ? tile : end;
 }
 
+/* Cuts the source of span i, or what follows the source, into parts: of the open chunk k, if there
+ * is one, and of new chunks. Returns the chunk that is open then, or NULL. */
+static struct spw_chunk *cut_span(struct spw_cut *c, struct spw_chunk *k,
+                                  struct spw_step_span *spans, uint32_t i, bool source)
+{
+    struct spw_step_span *s = &spans[i];
+    const uint64_t to = source ? s->n_source : s->to, left = to - s->from;
+    if (k && left <= c->chunk_rows && left > c->chunk_rows - k->rows && !border_of(c, s))
+        k = NULL;
+    while (s->from < to && c->rows < c->pass_rows) {
+        if (!k)
+            k = open_chunk(c, source);
+        const uint64_t end = part_end(c, s, c->chunk_rows - k->rows);
+        const uint64_t n = spw_min_u64(end - s->from, c->pass_rows - c->rows);
+        assert(c->n_parts < c->most_parts);
+        c->parts[c->n_parts++] =
+            (struct spw_part){.span = i, .from = s->from, .to = s->from + n, .row = c->rows};
+        k->n_parts++;
+        k->rows += n;
+        c->rows += n;
+        s->from += n;
+        if (k->rows == c->chunk_rows || s->from < to)
+            k = NULL;
+    }
+    return k;
+}
+
+static bool is_source(const struct spw_step_span *s)
+{
+    return s->from < s->n_source;
+}
+
 bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans)
 {
     struct spw_chunk *k = NULL;
     c->n_chunks = c->n_parts = 0;
     c->rows = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
-        struct spw_step_span *s = &spans[i];
-        const uint64_t left = s->to - s->from;
-        if (s->from < s->n_source && s->n_source - s->from > c->pass_rows - c->rows) {
-            assert(c->rows); /* a pass has room for the longest one */
-            break;
-        }
-        if (k && left <= c->chunk_rows && left > c->chunk_rows - k->rows && !border_of(c, s))
-            k = NULL;
-        while (s->from < s->to && c->rows < c->pass_rows) {
-            const bool source = s->from < s->n_source;
-            if (!k || k->source != source)
-                k = open_chunk(c, source);
-            const uint64_t end = part_end(c, s, c->chunk_rows - k->rows);
-            const uint64_t n = spw_min_u64(end - s->from, c->pass_rows - c->rows);
-            assert(c->n_parts < c->most_parts);
-            c->parts[c->n_parts++] =
-                (struct spw_part){.span = i, .from = s->from, .to = s->from + n, .row = c->rows};
-            k->n_parts++;
-            k->rows += n;
-            c->rows += n;
-            s->from += n;
-            if (k->rows == c->chunk_rows || s->from < s->to)
-                k = NULL;
-        }
+        assert(!is_source(&spans[i]) || c->rows ||
+               spans[i].n_source - spans[i].from <= c->pass_rows);
+        if (is_source(&spans[i]) && spans[i].n_source - spans[i].from <= c->pass_rows - c->rows)
+            k = cut_span(c, k, spans, i, true);
     }
+    k = NULL;
+    for (uint32_t i = 0; i < n_spans; i++)
+        if (!is_source(&spans[i]))
+            k = cut_span(c, k, spans, i, false);
     return c->rows > 0;
 }
 

@@ -10,7 +10,8 @@
  *   parts   |0000000000|0000000000|1111|222222|2222222222|     the span of each row
  *
  * A span that fits into one chunk is not cut: it starts a new chunk if the open one is too full. A
- * pass has all of a source or nothing of it: every row of the source sees all the others. */
+ * pass has all of a source or nothing of it: every row of the source sees all the others. The
+ * sources of all spans come first, and share chunks; then come the other tokens. */
 #ifndef SPW_RUNTIME_RULES_CUT_H
 #define SPW_RUNTIME_RULES_CUT_H
 

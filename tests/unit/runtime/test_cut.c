@@ -1,6 +1,6 @@
 /* The cut of a step: every token lies in exactly one part, in order, within the limits; a span
- * that fits into one chunk is not cut; the arrays are large enough for any spans; the wanted rows
- * are the last ones of each span. */
+ * that fits into one chunk is not cut; sources come first and share chunks; the arrays are large
+ * enough for any spans; the wanted rows are the last ones of each span. */
 #include "runtime/rules/cut.h"
 #include "tests/check.h"
 
@@ -13,13 +13,16 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
 {
     uint64_t at[MOST_SPANS], row = 0;
     uint32_t part = 0, last_span = 0;
+    bool source = true; /* sources come first */
     for (uint32_t i = 0; i < n_spans; i++)
         at[i] = before[i].from;
     CHECK(c->n_chunks && c->n_chunks <= c->most_chunks && c->n_parts <= c->most_parts);
     for (uint32_t k = 0; k < c->n_chunks; k++) {
         const struct spw_chunk *chunk = &c->chunks[k];
         CHECK(chunk->first_part == part && chunk->n_parts && chunk->row == row);
-        CHECK(chunk->rows && chunk->rows <= c->chunk_rows);
+        CHECK(chunk->rows && chunk->rows <= c->chunk_rows && chunk->source <= source);
+        last_span = chunk->source == source ? last_span : 0;
+        source = chunk->source;
         uint64_t rows = 0;
         for (uint32_t i = 0; i < chunk->n_parts; i++, part++) {
             const struct spw_part *s = &c->parts[part];
@@ -38,6 +41,18 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
     for (uint32_t i = 0; i < n_spans; i++)
         CHECK(at[i] == after[i].from && after[i].to == before[i].to &&
               (after[i].from == before[i].from || after[i].from >= before[i].n_source));
+}
+
+/* A source does not begin a chunk if the one before has room for the source. */
+static void check_sources(const struct spw_cut *c, const struct spw_step_span *before)
+{
+    for (uint32_t k = 1; k < c->n_chunks && c->chunks[k].source; k++) {
+        const struct spw_part *part = &c->parts[c->chunks[k].first_part];
+        const struct spw_step_span *s = &before[part->span];
+        CHECK(part->from > s->from ||
+              c->chunks[k - 1].rows + spw_min_u64(s->n_source - s->from, c->chunk_rows) >
+                  c->chunk_rows);
+    }
 }
 
 /* Spans that a chunk holds whole have one part, unless the pass ends inside them. */
@@ -126,6 +141,7 @@ static void run(uint64_t *seed)
         if (!spw_cut_next(&c, spans, n_spans))
             break;
         check_pass(&c, before, spans, n_spans);
+        check_sources(&c, before);
         check_whole(&c, before, spans, n_spans);
         check_wanted(&c, spans);
         check_borders(&c, before, spans, n_spans);
