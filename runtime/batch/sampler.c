@@ -422,8 +422,10 @@ const float *spw_sampler_log_probs(struct spw_sampler *s, const struct spw_row_o
     apply_diversity(s, b->diversity_penalty, b->chosen, b->n_chosen);
     const struct spw_logit_row row = row_of(s, b->tokens, b->n_prompt, b->n_tokens);
     spw_logit_rules_apply(&row, b->sampling);
+    if (!b->sampling->rules.renormalize_logits)
+        return s->logits;
     const float most = spw_row_top(s->logits, s->vocab);
-    if (b->sampling->rules.renormalize_logits && isfinite(most))
+    if (isfinite(most))
         normalize(s, most);
     return s->logits;
 }
