@@ -14,8 +14,6 @@
 #include "runtime/batch/batch_parts.h"
 #include "runtime/batch/logits_row.h"
 
-#include <math.h>
-
 /* ---- what is proposed ---- */
 
 static uint32_t propose_text(struct spw_batch_entry *x, int32_t *out, uint32_t most,
@@ -113,13 +111,6 @@ static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_en
 
 /* ---- the draft model ---- */
 
-/* The most likely token, as a sampler with temperature 0 picks it; -1: the row has a NaN. */
-static int32_t best_token(const float *logits, uint32_t vocab)
-{
-    const float top = spw_row_top(logits, vocab);
-    return isnan(top) ? -1 : (int32_t)spw_row_find(logits, 0, vocab, top);
-}
-
 /* The draft model computes the first n tokens of x, and with `wants` the logits after them. If it
  * fails, for example because it does not know a token, it makes no more drafts for x. If the caller
  * has interrupted it, the interrupt is raised again, for the step of the answers that follows. */
@@ -180,7 +171,7 @@ static uint32_t propose_by_model(struct spw_batch *b, struct spw_batch_entry *x,
     uint32_t n = 0;
     x->drafts.n_read = x->answer.n_tokens;
     while (n < most && !compute_by_model(b, x, x->answer.n_tokens + n, true)) {
-        const int32_t id = best_token(spw_session_logits(x->drafts.session), vocab);
+        const int32_t id = spw_row_best(spw_session_logits(x->drafts.session), vocab);
         if (id < 0)
             break;
         out[n++] = id;

@@ -39,12 +39,10 @@ double spw_batch_layer_share(const struct spw_weights *w)
 static int take(void *context, uint32_t span, uint64_t position, const float *logits)
 {
     const struct spw_batch *b = context;
-    const uint32_t vocab = spw_engine_config(b->engine)->vocab;
     if (b->engine->dry)
         return 0; /* the drafts are known */
-    const float top = spw_row_top(logits, vocab);
-    b->deciding[span]->answer.tokens[position + 1] =
-        isnan(top) ? 0 : (int32_t)spw_row_find(logits, 0, vocab, top);
+    const int32_t best = spw_row_best(logits, spw_engine_config(b->engine)->vocab);
+    b->deciding[span]->answer.tokens[position + 1] = best < 0 ? 0 : best;
     return 0;
 }
 

@@ -103,6 +103,12 @@ size_t spw_row_find(const float *logits, size_t from, size_t n, float floor)
     return i;
 }
 
+int32_t spw_row_best(const float *logits, size_t n)
+{
+    const float top = spw_row_top(logits, n);
+    return isnan(top) ? -1 : (int32_t)spw_row_find(logits, 0, n, top);
+}
+
 size_t spw_row_count(const float *row, size_t n, float floor)
 {
     const f32v least = simd_set1(floor);

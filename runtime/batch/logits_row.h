@@ -14,6 +14,9 @@ float spw_row_top(const float *logits, size_t n);
 /* The first of them from `from` on that is at least `floor`; n where none is. */
 size_t spw_row_find(const float *logits, size_t from, size_t n, float floor);
 
+/* The first of the largest ones, as a sampler with temperature 0 picks it; -1 if one is NaN. */
+int32_t spw_row_best(const float *logits, size_t n);
+
 /* Copies n_tokens logits into a row. */
 void spw_row_fill(float *row, const float *logits, size_t n_tokens);
 /* How many are at least `floor`. */
