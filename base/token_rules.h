@@ -35,6 +35,9 @@ struct spw_token_rules {
     uint64_t
         min_new_tokens; /* no end token before the answer has so many; then min_length is off */
     struct spw_token_list lists[SPW_TOKEN_LISTS];
+    /* Words of several tokens that are in no answer, each behind the number of its tokens. A batch
+     * takes those of the model's files. */
+    struct spw_token_list bad_words;
     bool renormalize_logits; /* after all rules the log-probabilities of a beam are those of a sum
                                 of one again */
     /* Of an answer with times, as Whisper writes them: the token of the time 0, behind which come
@@ -56,7 +59,8 @@ enum spw_early_stopping {
 /* How the files of a model want its answers to be searched, by the names of transformers. 0: they
  * do not say. */
 struct spw_search_rules {
-    uint32_t num_beams;
+    uint32_t num_beams, num_beam_groups;
+    float diversity_penalty, repetition_penalty;
     float length_penalty;
     enum spw_early_stopping early_stopping;
     uint64_t max_length;     /* of an answer, with the tokens that it begins with */

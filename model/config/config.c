@@ -285,7 +285,7 @@ void spw_config_free(struct spw_model_config *config)
     spw_free(config->slice_kinds);
     spw_free(config->rope_factors);
     spw_free(config->speech.languages);
-    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+    for (int k = 0; k <= SPW_TOKEN_LISTS; k++)
         spw_free(config->rule_tokens[k]);
     *config = (struct spw_model_config){0};
 }

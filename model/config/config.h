@@ -298,11 +298,11 @@ struct spw_model_config {
     float *rope_factors;       /* owned: what rope[] has of longrope */
     int32_t eos[SPW_CONFIG_MAX_EOS];
     uint32_t n_eos;
-    int32_t bos;                           /* -1: none */
-    struct spw_token_rules token_rules;    /* of all answers; lists are in rule_tokens */
-    struct spw_search_rules search;        /* of a model with an encoder */
-    struct spw_summary_config summary;     /* the same */
-    int32_t *rule_tokens[SPW_TOKEN_LISTS]; /* owned */
+    int32_t bos;                               /* -1: none */
+    struct spw_token_rules token_rules;        /* of all answers; lists are in rule_tokens */
+    struct spw_search_rules search;            /* of a model with an encoder */
+    struct spw_summary_config summary;         /* the same */
+    int32_t *rule_tokens[SPW_TOKEN_LISTS + 1]; /* owned; the last one: of bad_words */
     /* Facts that the files do not store and that follow from a rule, and what is left out, as
      * sentences. */
     const char *rules[SPW_CONFIG_MAX_RULES];

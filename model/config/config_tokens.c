@@ -80,29 +80,56 @@ static int read_count(const struct spw_keys *keys, const char *key, uint64_t *ou
     return 0;
 }
 
-/* Those that stand alone. As in transformers, no end token is one of them. */
+/* The number of the word's tokens, then these. An id that the model does not have becomes one that
+ * no answer has. */
+static int read_word(int32_t *to, const struct spw_model_config *c, const struct spw_keys *keys,
+                     const json_t *word)
+{
+    const size_t n = json_array_size(word);
+    to[0] = (int32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *token = json_array_get(word, i);
+        const json_int_t id = json_integer_value(token);
+        if (!json_is_integer(token) || id < 0)
+            return spw_keys_refuse(keys, "bad_words_ids", "lists of token ids");
+        to[i + 1] = (int32_t)(id < c->vocab ? id : c->vocab);
+    }
+    return 0;
+}
+
+static bool is_end(const struct spw_model_config *c, int32_t token)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        any |= token == c->eos[i];
+    return any;
+}
+
+/* Those that stand alone, and words of several tokens. As in transformers, no end token stands
+ * alone.
+ */
 static int read_bad_words(struct spw_model_config *out, const struct spw_keys *keys)
 {
-    const json_t *words = spw_keys_value(keys, "bad_words_ids"), *word;
-    size_t i, n = 0;
-    if (!json_array_size(words))
+    const json_t *words = spw_keys_value(keys, "bad_words_ids");
+    struct spw_token_rules *r = &out->token_rules;
+    size_t n_alone = 0, n = 0, room = 0;
+    for (size_t i = 0; i < json_array_size(words); i++)
+        room += 1 + json_array_size(json_array_get(words, i));
+    if (!room)
         return 0;
-    int32_t *ids = spw_alloc(json_array_size(words) * sizeof *ids);
-    out->rule_tokens[SPW_BAD_WORDS] = ids;
-    if (!ids)
-        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
-    json_array_foreach((json_t *)(uintptr_t)words, i, word)
-    {
-        const json_int_t id = json_integer_value(json_array_get(word, 0));
-        bool ends = false;
-        for (uint32_t k = 0; k < out->n_eos; k++)
-            ends |= id == out->eos[k];
-        if (json_array_size(word) > 1)
-            spw_config_rule(out, "words of several tokens in bad_words_ids are not kept out");
-        else if (json_is_integer(json_array_get(word, 0)) && id >= 0 && id < out->vocab && !ends)
-            ids[n++] = (int32_t)id;
+    SPW_TRY(spw_resize(&out->rule_tokens[SPW_BAD_WORDS], room, sizeof(int32_t)));
+    SPW_TRY(spw_resize(&out->rule_tokens[SPW_TOKEN_LISTS], room, sizeof(int32_t)));
+    int32_t *alone = out->rule_tokens[SPW_BAD_WORDS], *all = out->rule_tokens[SPW_TOKEN_LISTS];
+    for (size_t i = 0; i < json_array_size(words); i++) {
+        int32_t *word = all + n;
+        SPW_TRY(read_word(word, out, keys, json_array_get(words, i)));
+        if (word[0] > 1)
+            n += (size_t)word[0] + 1;
+        else if (word[0] && (uint32_t)word[1] < out->vocab && !is_end(out, word[1]))
+            alone[n_alone++] = word[1];
     }
-    out->token_rules.lists[SPW_BAD_WORDS] = (struct spw_token_list){ids, n};
+    r->lists[SPW_BAD_WORDS] = (struct spw_token_list){alone, n_alone};
+    r->bad_words = (struct spw_token_list){all, n};
     return 0;
 }
 
@@ -111,10 +138,14 @@ static int read_search(struct spw_search_rules *s, const struct spw_keys *keys)
 {
     enum { MOST_BEAMS = 256 };
     const json_t *early = spw_keys_value(keys, "early_stopping");
-    double penalty = (double)s->length_penalty;
+    double penalty = (double)s->length_penalty, diversity = (double)s->diversity_penalty;
+    double repetition = (double)s->repetition_penalty;
     bool draws = false;
     SPW_TRY(SPW_OR_NULL(spw_keys_bool, keys, "do_sample", &draws));
     SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_beams", 1, MOST_BEAMS, &s->num_beams));
+    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_beam_groups", 1, MOST_BEAMS, &s->num_beam_groups));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, keys, "diversity_penalty", 0, 1e6, &diversity));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, keys, "repetition_penalty", 0.001, 1000, &repetition));
     SPW_TRY(SPW_OR_NULL(spw_keys_number, keys, "length_penalty", -30, 30, &penalty));
     SPW_TRY(read_count(keys, "max_length", &s->max_length));
     SPW_TRY(read_count(keys, "max_new_tokens", &s->max_new_tokens));
@@ -125,6 +156,8 @@ static int read_search(struct spw_search_rules *s, const struct spw_keys *keys)
                             : json_is_string(early) ? SPW_BEAMS_NEVER_EARLY
                                                     : SPW_BEAMS_STOP_LATE;
     s->length_penalty = (float)penalty;
+    s->diversity_penalty = (float)diversity;
+    s->repetition_penalty = (float)repetition;
     s->num_beams = draws ? 0 : s->num_beams;
     return 0;
 }

@@ -208,6 +208,7 @@ static int open_sampling(struct spw_answer *a, const struct spw_request *r)
     choose_number(&p->rules.min_length, c->token_rules.min_length);
     choose_number(&p->rules.min_new_tokens, c->token_rules.min_new_tokens);
     p->rules.renormalize_logits |= c->token_rules.renormalize_logits;
+    p->rules.bad_words = c->token_rules.bad_words;
     for (int k = 0; k < SPW_TOKEN_LISTS; k++) {
         struct spw_token_list *list = &p->rules.lists[k];
         const struct spw_token_list from = list->ids ? *list : c->token_rules.lists[k];

@@ -111,12 +111,20 @@ static void forbid_repeats(const struct spw_logit_row *r, const struct spw_sampl
 static bool has_bad_words(const struct spw_logit_row *r, const struct spw_sampling *p)
 {
     (void)r;
-    return p->rules.lists[SPW_BAD_WORDS].n;
+    return p->rules.lists[SPW_BAD_WORDS].n || p->rules.bad_words.n;
 }
 
+/* Of a word of several tokens the last one, behind the others. As in transformers, a sequence of no
+ * more tokens than these others ends no word. */
 static void forbid_bad_words(const struct spw_logit_row *r, const struct spw_sampling *p)
 {
+    const int32_t *word = p->rules.bad_words.ids, *end = word + p->rules.bad_words.n;
     forbid_list(r, &p->rules.lists[SPW_BAD_WORDS]);
+    for (; word < end; word += 1 + *word) {
+        const size_t n = (size_t)*word - 1;
+        if (r->n_tokens > n && !memcmp(r->tokens + r->n_tokens - n, word + 1, n * sizeof *word))
+            forbid(r, word[n + 1]);
+    }
 }
 
 static bool is_too_short(const struct spw_logit_row *r, const struct spw_sampling *p)

@@ -15,7 +15,7 @@
  *   presence q      l - q, if c > 0
  *                   (OpenAI's definition; both leave out the prompt)
  *   no_repeat_ngram_size n   -inf for a token with which the last n tokens would occur again
- *   bad_words                    -inf
+ *   bad_words       -inf, also for the last token of a word, behind its others
  *   min_length, min_new_tokens   -inf for end tokens
  *   forced_bos, forced_eos       0 for these tokens, -inf for all others
  *   suppress, begin_suppress     -inf

@@ -87,8 +87,10 @@ SEARCHES = {
                             max_new_tokens=15),
                        [("--forced-bos-token-id 7", dict(forced_bos_token_id=7)), ("", {})]),
     "pegasus_search": (None, [("", {}), ("--num-beams 1 --max-new-tokens 9", dict(num_beams=1, max_new_tokens=9))]),
-    "t5_search": (dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, num_beams=2, max_length=20,
-                       early_stopping="never"), [("", {}), ("--num-beams 3", dict(num_beams=3))]),
+    "t5_search": (dict(pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, num_beams=2, max_length=20, repetition_penalty=1.2,
+                       bad_words_ids=[[65, 65], [61, 61, 61], [73, 24], [55]], early_stopping="never"),
+                  [("", {}), ("--num-beams 3", dict(num_beams=3)),
+                   ("--num-beams 1 --repetition-penalty 1", dict(num_beams=1, repetition_penalty=1.0))]),
 }
 
 

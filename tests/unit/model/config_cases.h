@@ -140,6 +140,7 @@ static inline void layer_facts(json_t *o, const struct spw_model_config *c)
 static inline json_t *search_facts(const struct spw_search_rules *s)
 {
     json_t *o = json_object();
+    FIELD(o, s, num_beam_groups), FIELD(o, s, diversity_penalty), FIELD(o, s, repetition_penalty);
     FIELD(o, s, num_beams), FIELD(o, s, length_penalty), FIELD(o, s, early_stopping);
     FIELD(o, s, max_length), FIELD(o, s, max_new_tokens);
     return o;
@@ -192,6 +193,7 @@ static inline json_t *config_facts(const struct spw_model_config *c)
         json_object_set_new(o, n, FACT((uint64_t)t->lists[k].n));
         LIST(o, name, t->lists[k].n, FACT(t->lists[k].ids[i]));
     }
+    LIST(o, "bad_words", t->bad_words.n, FACT(t->bad_words.ids[i]));
     json_object_set_new(o, "n_kv_layers", json_integer(c->n_layers - spw_config_n_readers(c)));
     const struct spw_query_growth *g = &c->query_growth;
     json_object_set_new(

@@ -110,6 +110,21 @@ static bool repeats(size_t n, int id, const int32_t *tokens, size_t n_tokens)
     return false;
 }
 
+/* Whether `id` behind the last tokens ends a word. */
+static bool ends_word(const struct spw_token_list *words, int id, const int32_t *tokens,
+                      size_t n_tokens)
+{
+    bool any = false;
+    for (size_t at = 0; at < words->n; at += (size_t)words->ids[at] + 1) {
+        const size_t n = (size_t)words->ids[at];
+        bool same = n <= n_tokens && words->ids[at + n] == id;
+        for (size_t i = 0; same && i + 1 < n; i++)
+            same = words->ids[at + 1 + i] == tokens[n_tokens + 1 - n + i];
+        any |= same;
+    }
+    return any;
+}
+
 /* NoRepeatNGram, NoBadWords, MinLength, MinNewTokensLength, ForcedBOS, ForcedEOS, SuppressTokens
  * and SuppressTokensAtBegin of transformers. */
 static float ruled_logit(const struct spw_sampling *o, float l, int id, const int32_t *tokens,
@@ -120,7 +135,8 @@ static float ruled_logit(const struct spw_sampling *o, float l, int id, const in
     const uint64_t least = r->min_new_tokens ? n_prompt + r->min_new_tokens : r->min_length;
     const size_t begin = n_prompt > 1 || !bos->n ? n_prompt : n_prompt + 1;
     if (repeats(r->no_repeat_ngram_size, id, tokens, n_tokens) ||
-        has(&r->lists[SPW_BAD_WORDS], id) || (n_tokens < least && has(&o->ends, id)))
+        has(&r->lists[SPW_BAD_WORDS], id) || ends_word(&r->bad_words, id, tokens, n_tokens) ||
+        (n_tokens < least && has(&o->ends, id)))
         l = -INFINITY;
     if (bos->n && n_tokens == 1)
         l = has(bos, id) ? 0 : -INFINITY;
@@ -333,6 +349,16 @@ static void test_times(uint64_t seed)
     CHECK(n_won > n_compared / 10 && n_won < n_compared * 9 / 10);
 }
 
+/* Words of two and three tokens, most of which the sequences have. */
+static void draw_words(struct spw_token_list *out, int32_t words[7], int vocab, uint64_t *rng)
+{
+    for (int i = 0; i < 7; i++)
+        words[i] = (int32_t)check_range(rng, 0, spw_min_u64((uint64_t)vocab, 6));
+    words[0] = 2;
+    words[3] = 3;
+    *out = (struct spw_token_list){words, (size_t[]){0, 3, 7}[check_range(rng, 0, 2)]};
+}
+
 /* Greedy: the lowest id of the largest logits, after biases and penalties. */
 static int greedy_choice(const struct spw_sampling *o, const float *logits, int n,
                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
@@ -369,7 +395,7 @@ static void test_against_reference(uint64_t seed)
 {
     struct spw_sampler *s = NULL;
     struct spw_logit_bias biases[3];
-    int32_t ids[SPW_TOKEN_LISTS + 1][3];
+    int32_t ids[SPW_TOKEN_LISTS + 1][3], words[7];
     int n_compared = 0;
     for (int round = 0; round < 3000; round++) {
         int n = (int)check_range(&seed, 1, 300);
@@ -394,6 +420,7 @@ static void test_against_reference(uint64_t seed)
         draw_changes(&o, biases, n, &seed);
         if (check_range(&seed, 0, 1))
             draw_rules(&o, ids, n_tokens, n, &seed);
+        draw_words(&o.rules.bad_words, words, n, &seed);
         spw_sampler_close(s);
         CHECK(spw_sampler_open(&s, (uint32_t)n, NULL) == 0);
         struct spw_sampling greedy = o;

@@ -36,8 +36,15 @@ void cli_obey_search(struct cli_options *o, const struct cli_model *m)
     bool any = cli_given(o, "num-beams") || s->num_beams < 2 || m->config.n_mels;
     for (size_t i = 0; cli_no_beams[i]; i++)
         any |= cli_given(o, cli_no_beams[i]);
-    if (!any)
+    if (!any) {
         o->num_beams = s->num_beams;
+        if (!cli_given(o, "num-beam-groups") && s->num_beam_groups)
+            o->num_beam_groups = s->num_beam_groups;
+        if (!cli_given(o, "diversity-penalty"))
+            o->diversity_penalty = (double)s->diversity_penalty;
+    }
+    if (!cli_given(o, "repetition-penalty") && s->repetition_penalty > 0)
+        o->repetition_penalty = (double)s->repetition_penalty;
     if (!cli_given(o, "length-penalty") && m->config.n_source_layers)
         o->length_penalty = (double)s->length_penalty;
     if (!cli_given(o, "early-stopping"))

@@ -202,6 +202,11 @@ static json_t *search_json(const struct spw_search_rules *s)
     const uint64_t most = s->max_new_tokens ? s->max_new_tokens : s->max_length;
     const struct cli_field fields[] = {
         {s->num_beams > 1 ? "num_beams" : NULL, CLI_JSON(s->num_beams)},
+        {s->num_beam_groups > 1 ? "num_beam_groups" : NULL, CLI_JSON(s->num_beam_groups)},
+        {s->diversity_penalty > 0 ? "diversity_penalty" : NULL,
+         CLI_JSON((double)s->diversity_penalty)},
+        {s->repetition_penalty > 0 ? "repetition_penalty" : NULL,
+         CLI_JSON((double)s->repetition_penalty)},
         {s->num_beams > 1 ? "length_penalty" : NULL, CLI_JSON((double)s->length_penalty)},
         {s->num_beams > 1 ? "early_stopping" : NULL, CLI_JSON(early[s->early_stopping])},
         {most ? s->max_new_tokens ? "max_new_tokens" : "max_length" : NULL, CLI_JSON(most)},
@@ -224,6 +229,8 @@ static json_t *token_rules_json(const struct spw_token_rules *r)
         if (r->lists[k].n)
             cli_json_add(&o, spw_token_list_name((enum spw_token_list_kind)k),
                          cli_report_tokens(r->lists[k].ids, r->lists[k].n));
+    if (r->bad_words.n)
+        cli_json_add(&o, "bad_words", cli_report_tokens(r->bad_words.ids, r->bad_words.n));
     return null_if_empty(o);
 }
 
