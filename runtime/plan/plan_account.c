@@ -108,12 +108,13 @@ static void pass_kind(struct run *x, struct tiles *t, const struct spw_pass_span
 
 /* ---- weights, rows ---- */
 
-/* Weights come up, or rows of their products go down and come up. */
-static void move_weights(struct run *x, uint64_t rows, bool head)
+/* Weights come up, or rows of their products go down and come up. An encoder has read its source in
+ * the first pass. */
+static void move_weights(struct run *x, uint64_t from, uint64_t rows, bool head)
 {
     const struct spw_weights *w = x->weights;
     const uint32_t n = head ? w->n_blocks : w->config->n_layers;
-    for (uint32_t u = 0; u < n; u++) {
+    for (uint32_t u = from ? w->config->n_source_layers : 0; u < n; u++) {
         const struct spw_block_place at = spw_plan_block(x->plan, w, u);
         x->moved[SPW_MOVED_DISK_TO_HOST] += at.disk_bytes;
         if (rows <= at.host_rows) {
@@ -201,7 +202,7 @@ static void step(struct run *x, uint64_t from, uint64_t to)
         for (uint32_t i = 0; i < x->n_kinds; i++)
             pass_kind(x, &x->kinds[i], &span);
         move_states(x, from);
-        move_weights(x, span.to - from, span.to == to);
+        move_weights(x, from, span.to - from, span.to == to);
         move_rows(x, span.to - from, span.to == to);
         move_choices(x, span.to - from);
     }
@@ -273,7 +274,7 @@ static void count_weights(struct spw_plan_info *i, const struct spw_weights *w)
     i->decode_weights = i->decode_quantized_weights = 0;
     i->n_expert_layers = c->n ? w->n_expert_blocks / c->n : 0;
     i->n_experts_kept = c->n_kept;
-    for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++) {
+    for (uint32_t u = w->config->n_source_layers; u < w->n_blocks + w->n_expert_blocks; u++) {
         const struct spw_matrix *end = &w->matrices[w->blocks[u].first + w->blocks[u].n];
         for (const struct spw_matrix *m = end - w->blocks[u].n; m < end; m++) {
             uint64_t n = m->n * m->k;

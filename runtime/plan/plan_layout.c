@@ -584,12 +584,13 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
                     (!p->n_states || /* where a prompt begins and where it ends */
                      p->n_checkpoints + p->n_disk_checkpoints >= 2 * in->sessions);
     i->n_layers = c->n_layers;
-    uint64_t experts = 0;
+    uint64_t experts = 0, encoder = 0;
     for (uint32_t u = in->weights->n_blocks;
          u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
         experts += in->weights->blocks[u].bytes;
     for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
         i->weights_bytes += in->weights->blocks[u].bytes;
+        encoder += u < c->n_source_layers ? in->weights->blocks[u].bytes : 0;
         bool of_layer = in->weights->blocks[u].layer != SPW_NO_LAYER;
         const struct spw_block_place at = spw_plan_block(p, in->weights, u);
         i->n_layers_resident += of_layer && at.resident;
@@ -598,7 +599,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
         i->host_layers_bytes += at.host_rows ? in->weights->blocks[u].matrix_bytes : 0;
         i->weights_disk_bytes += at.disk_bytes;
     }
-    i->decode_weights_bytes = i->weights_bytes;
+    i->decode_weights_bytes = i->weights_bytes - encoder;
     i->weights_bytes += experts;
     if (experts)
         i->decode_expert_bytes = experts / c->experts.n * c->experts.n_kept;
