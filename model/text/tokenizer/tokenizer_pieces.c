@@ -325,7 +325,7 @@ static int add_tokens(struct loader *l)
     const struct family *f = l->family;
     int32_t next = (int32_t)(l->vocab ? json_object_size(l->vocab) : l->base.t->n_entries);
     const char *codes = f->codes, *which = NULL;
-    SPW_TRY(spw_keys_string(&l->config, "language_codes", &which));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &l->config, "language_codes", &which));
     if (f->listed && codes && which && !strcmp(which, "wmt21"))
         codes = WMT_21;
     SPW_TRY(add_list(l, f->first, "%.*s", &next));
@@ -358,7 +358,7 @@ static int load_template(struct loader *l)
         json_object_get(json_object_get(l->base.special->named, "eos_token"), "content"));
     const char *language = f->language;
     char text[64] = "";
-    SPW_TRY(spw_keys_string(&l->config, "src_lang", &language));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &l->config, "src_lang", &language));
     SPW_TRY(add_around(l, &t->suffix, eos ? eos : "</s>"));
     if (!f->codes)
         return 0;
@@ -455,22 +455,30 @@ static int read_json(const char *folder, const char *name, json_t **out, struct 
     return rc;
 }
 
-/* By the class of the tokenizer, else by that of the model. NULL: none that is known. */
+/* The family that has the name among its classes, or among its types of models. */
+static const struct family *family_of(const char *name, size_t bytes, bool is_class)
+{
+    for (int i = 0; i < N_FAMILIES; i++)
+        if (has_word(is_class ? families[i].classes : families[i].model_types, name, bytes))
+            return &families[i];
+    return NULL;
+}
+
+/* By the class of the tokenizer, which either file may name: another class may use the same pieces
+ * in another way. Without one, by the type of the model. NULL: none that is known. */
 static int find_family(const struct family **out, const char *folder,
                        const struct spw_special_tokens *special, struct spw_error *err)
 {
-    const char *name = json_string_value(json_object_get(special->config, "tokenizer_class"));
-    const size_t n = name ? strlen(name) : 0, fast = n > 4 && !strcmp(name + n - 4, "Fast") ? 4 : 0;
+    const char *key = "tokenizer_class";
     json_t *config;
-    *out = NULL;
-    for (int i = 0; i < N_FAMILIES && name && !*out; i++)
-        *out = has_word(families[i].classes, name, n - fast) ? &families[i] : NULL;
-    if (*out)
-        return 0;
     SPW_TRY(read_json(folder, "config.json", &config, err));
-    name = json_string_value(json_object_get(config, "model_type"));
-    for (int i = 0; i < N_FAMILIES && name && !*out; i++)
-        *out = has_word(families[i].model_types, name, strlen(name)) ? &families[i] : NULL;
+    const char *name = json_string_value(json_object_get(special->config, key));
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    name = name ? name : json_string_value(json_object_get(config, key));
+    const size_t n = name ? strlen(name) : 0, fast = n > 4 && !strcmp(name + n - 4, "Fast") ? 4 : 0;
+    *out = name   ? family_of(name, n - fast, true)
+           : type ? family_of(type, strlen(type), false)
+                  : NULL;
     json_decref(config);
     return 0;
 }

@@ -164,6 +164,60 @@ static void test_refusals(void)
     CHECK(parse("", 0, &err) == -EINVAL && strstr(err.text, "found 0 unknown pieces"));
 }
 
+static void copy_golden(const char *family, const char *file)
+{
+    static char bytes[1 << 16];
+    char path[128];
+    snprintf(path, sizeof path, GOLDEN "%s/%s", family, file);
+    FILE *from = fopen(path, "rb");
+    const size_t n = from ? fread(bytes, 1, sizeof bytes, from) : 0;
+    CHECK(n && n < sizeof bytes && !fclose(from));
+    write_bytes(file, bytes, n);
+}
+
+/* The class of the tokenizer says more than the type of the model, in both files that name it. A
+ * language that is null is not said. */
+static void test_classes(void)
+{
+    static const struct {
+        const char *tokenizer, *model;
+        bool is_known;
+    } cases[] = {
+        {"{\"src_lang\": null, \"language_codes\": null}", "\"MBart50Tokenizer\"", true},
+        {"{\"tokenizer_class\": null}", "\"MBart50TokenizerFast\"", true},
+        {"{\"tokenizer_class\": \"MBart50Tokenizer\"}", "\"MBartTokenizer\"", true},
+        {"{\"tokenizer_class\": \"BarthezTokenizer\"}", "null", false},
+        {"{}", "\"BarthezTokenizer\"", false},
+    };
+    static const char text[] = "A house.";
+    struct spw_tokenizer *t, *expected = open_golden("mbart50");
+    int32_t *ids, *expected_ids;
+    size_t n, n_expected;
+    CHECK(!spw_tokenizer_encode(expected, text, strlen(text), true, &expected_ids, &n_expected,
+                                NULL));
+    open_folder("sentencepiece");
+    copy_golden("mbart50", "sentencepiece.bpe.model");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_error err = {0};
+        char config[128];
+        snprintf(config, sizeof config, "{\"model_type\": \"mbart\", \"tokenizer_class\": %s}",
+                 cases[i].model);
+        write_text("config.json", config);
+        write_text("tokenizer_config.json", cases[i].tokenizer);
+        const int rc = spw_tokenizer_open_folder(&t, folder, &err);
+        CHECK_MSG(rc == (cases[i].is_known ? 0 : -ENOENT), "%zu: %d %s", i, rc, err.text);
+        if (rc)
+            continue;
+        CHECK(!spw_tokenizer_encode(t, text, strlen(text), true, &ids, &n, NULL));
+        CHECK_MSG(n == n_expected && !memcmp(ids, expected_ids, n * sizeof *ids), "%zu", i);
+        spw_free(ids);
+        spw_tokenizer_close(t);
+    }
+    close_folder();
+    spw_free(expected_ids);
+    spw_tokenizer_close(expected);
+}
+
 /* A folder without vocab.json, and of a family that is not known, has no tokenizer. */
 static void test_folders(void)
 {
@@ -223,5 +277,6 @@ int main(void)
     test_damage();
     test_refusals();
     test_folders();
+    test_classes();
     return check_done();
 }
