@@ -273,8 +273,8 @@ static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
         return spw_fail(err, -EINVAL, "request %llu: found an empty prompt, expected tokens", i);
     if (c->n_source_layers && !r->max_new_tokens)
         return spw_fail(err, -EINVAL,
-                        "request %llu: found no new tokens, expected at least 1: no later request "
-                        "uses a source that was computed",
+                        "request %llu: found no new tokens, expected at least 1, as for every "
+                        "model with an encoder",
                         i);
     if (!spw_add_u64(r->n_prompt, n_computed, &needed) || needed > context)
         return spw_fail(err, -E2BIG,

@@ -29,8 +29,9 @@ static uint64_t can_share(struct spw_sharing by, const struct spw_prompt *donor,
     n = spw_min_u64(n, taker->n_tokens - 1);
     if (donor->n_held > n && by.needs_checkpoint)
         return 0; /* a window has moved on, or tiles were quantized: it cannot be cut back */
-    if (n > donor->n_held && n - donor->n_held < by.chunk)
-        n = donor->n_held; /* the rest is not worth a step of the donor */
+    const uint64_t missing = spw_sub_u64(n, donor->n_held);
+    if (missing && missing < by.chunk && donor->n_held >= spw_source_length(taker->tokens, n))
+        n = donor->n_held; /* the rest is not worth a step of the donor, as a source is */
     return n < SPW_TILE_TOKENS ? 0 : n;
 }
 

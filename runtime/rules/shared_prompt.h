@@ -15,7 +15,8 @@
 /* What the plan says of sharing: see spw_plan_sharing. */
 struct spw_sharing {
     bool needs_checkpoint; /* a session cannot be cut back to any length, only to a checkpoint */
-    uint32_t chunk;        /* the donor makes no step of its own for fewer tokens than these */
+    uint32_t chunk;        /* the donor makes no step of its own for fewer tokens than these,
+                              unless they have a source */
 };
 
 struct spw_prompt {
@@ -37,7 +38,7 @@ uint64_t spw_common_prefix(const int32_t *a, uint64_t n_a, const int32_t *b, uin
  *
  * Fewer tokens than a tile are not shared. A donor that has not computed all of them yet needs a
  * step for the others, which takes about as long as a chunk: if they are fewer, the taker begins
- * with those that the donor holds. */
+ * with those that the donor holds. A source is worth a step, however short. */
 uint64_t spw_shared_prompt(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
                            uint32_t taker, uint32_t *donor);
 

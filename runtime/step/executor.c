@@ -2,10 +2,10 @@
  *
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles are spilled; then logits
- *   chunk     norm, q k v, [attend], output, mlp: model/forward.c. After a chunk a step can be
- * paused experts   in some layers, in place of mlp, for all chunks together: experts.c states rows
- * of layers with a state: executor_states.c attend    rope and append, quantize old tiles, read
- * streamed and resident tiles: attend.c
+ *   chunk     norm, q k v, [attend], output, mlp: model/forward.c. A step can pause after a chunk
+ *   experts   in some layers, in place of mlp, for all chunks together: experts.c
+ *   states    rows of layers with a state: executor_states.c
+ *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
  *
  *   spw_executor_step
  *     spw_step_next_pass          what the pass computes and reads: step.c

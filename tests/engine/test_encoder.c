@@ -369,8 +369,8 @@ static uint32_t count_running(struct spw_engine *e, const struct sharers *x)
 }
 
 /* The encoder reads the source once for all: its tiles are computed and counted once, whatever the
- * memory is, and the bytes are those that the dry run predicts. */
-static void check_shared(const struct truth *t, enum spw_kv_precision precision)
+ * memory and the chunk are, and the bytes are those that the dry run predicts. */
+static void check_shared(const struct truth *t, enum spw_kv_precision precision, uint32_t chunk)
 {
     static struct sharers x;
     struct spw_result alone[SHARERS], both[SHARERS];
@@ -384,7 +384,7 @@ static void check_shared(const struct truth *t, enum spw_kv_precision precision)
         CHECK(!batch_run(e, NULL, &x.requests[i], 1, &alone[i], NULL, NULL));
     spw_engine_close(e);
     o.sessions = SHARERS;
-    o.prefill_chunk = 64;
+    o.prefill_chunk = chunk;
     run_tight(t->dir, &o, 0);
     e = run_open(t->dir, &o);
     CHECK(!batch_run(e, NULL, x.requests, SHARERS, both, NULL, NULL));
@@ -408,7 +408,7 @@ static void check_shared(const struct truth *t, enum spw_kv_precision precision)
     o = plain(precision);
     o.sessions = SHARERS;
     o.full_sessions = 1;
-    o.prefill_chunk = 64;
+    o.prefill_chunk = chunk;
     e = run_open(t->dir, &o);
     const uint32_t n = (uint32_t)spw_div_up(x.n_source + N_NEW, SPW_TILE_TOKENS);
     const uint32_t shared = (uint32_t)(x.n_source / SPW_TILE_TOKENS);
@@ -653,7 +653,7 @@ int main(int argc, char **argv)
         if (i < 12) {
             check_batch(&t);
             check_prediction(&t);
-            check_shared(&t, precision);
+            check_shared(&t, precision, i / LIVES % 2 ? 64 : 0);
             check_cached(&t, &seed);
             if (!t.audio[0])
                 check_refusals(&t);

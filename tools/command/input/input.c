@@ -354,10 +354,11 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
     if (in->longest > limit && !o->context && item->n_tokens < limit)
         return cli_fail(CLI_REFUSED,
                         "--max-new-tokens: found %llu, expected at most %llu: the model was made "
-                        "for %llu tokens, and the prompt has %zu; --allow-long-context allows more",
+                        "for %llu tokens, and the prompt has %zu%s",
                         (unsigned long long)item->max_new_tokens,
                         (unsigned long long)(limit - item->n_tokens), (unsigned long long)limit,
-                        item->n_tokens);
+                        item->n_tokens,
+                        m->config.stack_positions ? "" : "; --allow-long-context allows more");
     if (in->longest > limit && o->context)
         return cli_fail(CLI_REFUSED,
                         "--context: found %llu, expected at least %llu: %zu prompt tokens and "

@@ -54,6 +54,11 @@ void job_engine_refuse(const struct job_engine *e, const struct request *x,
     struct spw_error err = {0};
     const uint64_t n = request_tokens(x), most = job_engine_longest(e);
     const bool fits_no_budget = n <= e->limit && cli_is_too_small(plan(e, n, &ignored, &err));
+    const char *limit = e->is->o->context ? ", the --context"
+                        : e->is->model->config.stack_positions
+                            ? ", as many as the model was made for"
+                            : ", as many as the model was made for (--allow-long-context "
+                              "allows more)";
     cli_name_options(err.text);
     request_refuse(
         why, 400, "context_length_exceeded", x->form == REQUEST_CHAT ? "messages" : NULL,
@@ -61,11 +66,7 @@ void job_engine_refuse(const struct job_engine *e, const struct request *x,
         "%llu%s%s",
         (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
         (unsigned long long)x->max_new_tokens, (unsigned long long)most,
-        fits_no_budget      ? ": "
-        : e->is->o->context ? ", the --context"
-                            : ", as many as the model was made for "
-                              "(--allow-long-context allows more)",
-        fits_no_budget ? err.text : "");
+        fits_no_budget ? ": " : limit, fits_no_budget ? err.text : "");
 }
 
 static int find_most(struct job_engine *e, uint64_t too_long, struct spw_error *err)

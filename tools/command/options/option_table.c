@@ -269,7 +269,7 @@ const struct cli_row cli_rows[] = {
     {"num-beam-groups", CLI_COUNT, CLI_GENERATE | LINES, "Beam search", "N",
      "divide the beams into N groups whose tokens differ from each other (1)",
      FIELD(num_beam_groups), RANGE(1, SPW_BEAMS_MOST)},
-    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE | SEARCHES, "Beam search", "X",
+    {"diversity-penalty", CLI_NUMBER, CLI_GENERATE | LINES, "Beam search", "X",
      "with groups: subtract X from a token for each beam of an earlier group that has taken it "
      "(0)",
      FIELD(diversity_penalty), RANGE(0, 1e6)},
