@@ -585,6 +585,9 @@ static void check_command_line(void)
 static void check_search(void)
 {
     static const char *const without[] = {"\"temperature\": 0", "\"n\": 2", "\"num_beams\": 1"};
+    static const char *const nothing[] = {"\"num_beams\": null", "\"temperature\": null",
+                                          "\"stop\": [], \"n\": 1",
+                                          "\"response_format\": {\"type\": \"text\"}"};
     char *argv[] = {
         "test", folder, "--num-beams", "3", "--length-penalty", "2", "--num-beam-groups", "1"};
     char body[200];
@@ -601,9 +604,18 @@ static void check_search(void)
             CHECK(x.sampling.temperature == (form == REQUEST_SHORT || !i ? 0 : 1));
             request_free(&x);
         }
-        snprintf(body, sizeof body, "%s, \"num_beams\": 5, \"length_penalty\": 0.5", prompts[form]);
+        for (size_t i = 0; form != REQUEST_SHORT && i < sizeof nothing / sizeof *nothing; i++) {
+            snprintf(body, sizeof body, "%s, %s", prompts[form], nothing[i]);
+            x = good(line_of((enum request_form)form, body));
+            CHECK_MSG(x.beams.n_beams == 3 && request_sessions(&x, &reader) == 3, "%s", body);
+            CHECK(x.sampling.temperature == 0);
+            request_free(&x);
+        }
+        snprintf(body, sizeof body, "%s, \"num_beams\": 5, \"length_penalty\": 0.5%s",
+                 prompts[form], form == REQUEST_SHORT ? "" : ", \"temperature\": null");
         x = good(line_of((enum request_form)form, body));
         CHECK(x.beams.n_beams == 5 && x.beams.length_penalty == 0.5f);
+        CHECK(x.sampling.temperature == 0);
         CHECK(request_sessions(&x, &reader) == 5);
         request_free(&x);
     }

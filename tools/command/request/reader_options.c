@@ -255,16 +255,25 @@ static int read_top_logprobs(struct request *x, const struct key *key, const jso
 
 static const char num_beams[] = "num_beams";
 
+/* What clients write for a key that they do not use. */
+static bool says_nothing(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_array(value) && !json_array_size(value));
+}
+
 /* Whether the line makes the search of the options: it says nothing of one, and nothing that no
  * search has. */
 static bool obeys_search(const struct request *x, const struct cli_options *o)
 {
-    bool any = o->num_beams < 2 || json_object_get(x->body, num_beams) ||
-               json_object_get(x->body, "response_format");
+    const json_t *format = json_object_get(x->body, "response_format");
+    const char *type = json_string_value(json_object_get(format, "type"));
+    bool any = o->num_beams < 2 || !says_nothing(json_object_get(x->body, num_beams)) ||
+               !(says_nothing(format) || (type && !strcmp(type, "text")));
     for (size_t i = 0; cli_no_beams[i]; i++) {
         const json_t *value = json_object_get(x->body, cli_no_beams[i]);
         const bool is_one = !strcmp(cli_no_beams[i], "n") && json_integer_value(value) == 1;
-        any |= value && !is_one && !json_is_null(value) && !json_is_false(value);
+        any |= !is_one && !says_nothing(value);
     }
     return !any;
 }
@@ -286,7 +295,7 @@ static int read_beams(struct request *x, const struct key *key, const json_t *va
         return request_refuse(why, 400, "invalid_value", "n",
                               "n: found %u with \"num_beams\", expected \"num_return_sequences\"",
                               x->n_choices);
-    if (x->beams.n_beams > 1 && !json_object_get(x->body, "temperature"))
+    if (x->beams.n_beams > 1 && says_nothing(json_object_get(x->body, "temperature")))
         x->sampling.temperature = 0;
     x->beams.n_beams = x->beams.n_beams > 1 ? x->beams.n_beams : 0;
     return 0;
