@@ -354,21 +354,14 @@ static void test_batch(void)
     json_decref(batch);
 }
 
-/* Ctrl-C while the line of one answer is printed: the other answer that ended in the same step has
- * its line, too. The first line is longer than the pipe holds, so that the command still prints it
- * when its first byte is here. */
-static void test_batch_interrupted_line(void)
+/* Runs a command whose first line is longer than a pipe holds. It gets SIGINT when the first byte
+ * of this line is here, so that the command still prints the line. Fills `out`. */
+static void interrupt_line(const char *command)
 {
     int from[2];
     size_t n = 0;
-    CHECK(sh("awk 'BEGIN { for (; length(id) < 200000;) id = id \"0123456789\"; "
-             "print \"{\\\"id\\\":\\\"\" id "
-             "\"\\\",\\\"prompt\\\":\\\"a\\\",\\\"max_new_tokens\\\":3}\"; "
-             "print \"{\\\"prompt\\\":\\\"b\\\",\\\"max_new_tokens\\\":3}\" }' >o.jsonl; rm -f "
-             "o.json") == 0);
     CHECK(pipe2(from, O_CLOEXEC) == 0);
-    pid_t pid =
-        start(from[1], "generate m --prompts o.jsonl --sessions 2 --ignore-eos --report o.json");
+    pid_t pid = start(from[1], command);
     close(from[1]);
     for (ssize_t got = 1; got > 0 && n < sizeof out - 1; n += (size_t)got) {
         got = read(from[0], out + n, n ? sizeof out - 1 - n : 1);
@@ -380,6 +373,18 @@ static void test_batch_interrupted_line(void)
     close(from[0]);
     int status = end_of(pid);
     CHECK_MSG(has_exited(status, 130) || has_exited(status, 0), "status %x", status);
+}
+
+/* Ctrl-C while the line of one answer is printed: the other answer that ended in the same step has
+ * its line, too. */
+static void test_batch_interrupted_line(void)
+{
+    CHECK(sh("awk 'BEGIN { for (; length(id) < 200000;) id = id \"0123456789\"; "
+             "print \"{\\\"id\\\":\\\"\" id "
+             "\"\\\",\\\"prompt\\\":\\\"a\\\",\\\"max_new_tokens\\\":3}\"; "
+             "print \"{\\\"prompt\\\":\\\"b\\\",\\\"max_new_tokens\\\":3}\" }' >o.jsonl; rm -f "
+             "o.json") == 0);
+    interrupt_line("generate m --prompts o.jsonl --sessions 2 --ignore-eos --report o.json");
     const char *second = strstr(out, "{\"line\":2,");
     CHECK_MSG(second && strstr(second, "\"finish\":\"length\""), "%s",
               second ? second : "no line of the second prompt");
@@ -634,6 +639,23 @@ static void check_heard_lines(const char *options, json_t *heard)
     CHECK(n == json_object_size(heard));
 }
 
+/* The line of a file whose first window is under way has the tokens of this window. */
+static void test_speech_interrupted(void)
+{
+    write_clip("begun.wav", 40000);
+    CHECK(
+        sh("cp $REPOSITORY/tests/golden/audio/clip.wav ok.wav && awk 'BEGIN { for (; length(id) < "
+           "200000;) id = id \"0123456789\"; "
+           "print \"{\\\"id\\\":\\\"\" id \"\\\",\\\"file\\\":\\\"ok.wav\\\"}\"; "
+           "print \"{\\\"file\\\":\\\"begun.wav\\\"}\" }' >o.jsonl") == 0);
+    interrupt_line(
+        "generate $REPOSITORY/tests/golden/speech --prompts o.jsonl --sessions 2 --device cpu");
+    const char *second = strstr(out, "{\"line\":2,");
+    CHECK_MSG(second && strstr(second, "\"finish\":\"interrupted\"") &&
+                  !strstr(second, "\"tokens\":[]"),
+              "%s", second ? second : "no line of the second file");
+}
+
 /* What transformers hears (tests/golden/make_speech_goldens.py): audio of a window and of several,
  * the language by itself or said, with times and without. */
 static void test_speech(void)
@@ -692,6 +714,7 @@ int main(void)
     test_interrupted_ids();
     test_interrupt();
     test_speech();
+    test_speech_interrupted();
     if (data)
         test_stories(data);
     test_records_experts(root);

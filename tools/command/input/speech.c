@@ -75,7 +75,8 @@ int cli_speech_open(struct cli_speech *s, const struct spw_model_config *c,
                     const struct cli_speech_file *f, struct spw_error *err)
 {
     struct spw_audio audio = {0};
-    *s = (struct cli_speech){.config = c, .mel = spw_audio_mel_config(c)};
+    *s = (struct cli_speech){
+        .config = c, .mel = spw_audio_mel_config(c), .answer = {.finish = SPW_FINISH_FAILED}};
     int rc = read_audio(&audio, f, s->mel.rate, err);
     rc = rc ? rc : make_rows(s, &audio);
     spw_audio_free(&audio);

@@ -1,8 +1,8 @@
 /* See run.h. */
 #include "tools/command/job/run.h"
 
-#include "tools/command/input/speech.h"
 #include "tools/command/job/engine.h"
+#include "tools/command/transcribe.h"
 
 #include <string.h>
 
@@ -271,6 +271,18 @@ static void lend_results(const struct run *r, bool lends)
     }
 }
 
+/* An answer under way, of which no store keeps anything. That of speech has the tokens of the
+ * window under way, too, without times. */
+static int give_begun(struct run *r, struct request *x)
+{
+    const struct spw_result *last = &x->choices[n_choices(x) - 1].result;
+    const struct cli_speech_text nowhere = {0};
+    if (x->speech && last->finish == SPW_FINISH_FAILED &&
+        cli_speech_take(x->speech, last, &nowhere))
+        return cli_fail(CLI_FAILED, "out of memory");
+    return r->source->answered(r->source->context, x);
+}
+
 /* Keeps the tokens of all answers under way. */
 static int keep_all(struct run *r)
 {
@@ -284,7 +296,7 @@ static int keep_all(struct run *r)
         if (n_tokens && r->is->store)
             code = job_store_keep_answers(r->is->store, x, spw_engine_backend(r->e.engine));
         else if (n_tokens)
-            code = r->source->answered(r->source->context, x);
+            code = give_begun(r, x);
     }
     lend_results(r, false);
     return code;
