@@ -282,6 +282,7 @@ bool spw_plan_crowds(const struct spw_plan *p, const struct spw_plan_input *in, 
     enum { WORK_SHARE = 4 };
     struct spw_plan q = *p;
     q.chunk = chunk;
+    q.n_weight_slots = 0; /* rows for products of the host: the same for all chunks */
     lay_out_work(&q, in, 2 * (uint64_t)chunk);
     /* states lie behind the work buffers, and no chunk makes them smaller */
     return q.device.states - spw_plan_pages(in->workspace_bytes) > in->device_bytes / WORK_SHARE;

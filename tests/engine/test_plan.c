@@ -493,7 +493,8 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
         {TINY("qwen2", 4, 64, 96, 2, 1, 32, 64, 4096), .bias = true, .stored = TINY_QUANTIZED,
          .seed = 6}};
     uint64_t n_on_host = 0, n_split = 0, n_prompts = 0;
-    for (uint32_t i = 0; i < draws || (draws >= 20 && !n_split && i < 20 * draws); i++) {
+    for (uint32_t i = 0; i < draws || (draws >= 20 && !(n_split && n_prompts) && i < 20 * draws);
+         i++) {
         char dir[128], more[300];
         const struct tiny_model drawn = draw_model(more, 64, true, seed);
         struct spw_model model;
@@ -509,6 +510,7 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
                                                 .device = 1e9 * (double)check_range(seed, 1, 10)};
         in.host_layer_rows = spw_host_rows(&in.host_rates, 1, 1);
         in.disk_bytes = check_random(seed) % 2 ? (uint64_t)1 << 32 : 0;
+        in.disk_cost = (uint32_t)check_range(seed, 2, 20); /* a drive is slower than the link */
         spw_plan_smallest(&info, &in);
         in.device_bytes = info.smallest_device_bytes + check_range(seed, 0, 1 << 19);
         if (in.disk_bytes) {
