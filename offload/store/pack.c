@@ -239,7 +239,8 @@ int spw_pack_load(struct spw_pack *p, uint64_t size, struct spw_error *err)
         wrong = spw_pack_check(p->sections, &p->head);
     }
     /* the chain of a source begins with the hash of its tokens: prefix_store.h */
-    if (!wrong && !p->head.first_token && p->info.tokens[0] >= 0 &&
+    const bool has_source = !wrong && p->head.n_tokens && p->info.tokens[0] < 0;
+    if (!wrong && !p->head.first_token && !has_source &&
         !spw_chain_equal(p->head.parent, spw_chain_root(p->head.fingerprint)))
         wrong = "its chain does not begin with the hash of its fingerprint";
     if (!wrong)

@@ -203,7 +203,8 @@ uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_pla
 }
 
 /* Of a token, in a pass of so many rows. What the host multiplies in its memory costs the time that
- * the host takes. So do blocks that cross the link in less (spw_host_link_blocks). */
+ * the host takes. Blocks that the link brings meanwhile (spw_host_link_blocks) have the same price.
+ */
 static uint64_t experts_cost(const struct spw_plan *p, const struct spw_plan_input *in,
                              uint64_t rows)
 {

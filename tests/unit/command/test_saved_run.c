@@ -64,8 +64,11 @@ static int write_file(void)
     const struct spw_result result = {.tokens = tokens + N_PROMPT,
                                       .n_tokens = N_TOKENS - N_PROMPT,
                                       .logits_hash = UINT64_MAX - 1};
-    const struct cli_progress_made made = {
-        .prompt = tokens, .n_prompt = N_PROMPT, .result = &result, .n_text = 11};
+    const struct cli_progress_made made = {.prompt = tokens,
+                                           .n_prompt = N_PROMPT,
+                                           .result = &result,
+                                           .n_text = 11,
+                                           .max_new_tokens = o.max_new_tokens};
     uint64_t bytes = 0;
     return cli_saved_write(session, &o, &made, &bytes);
 }

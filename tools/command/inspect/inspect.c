@@ -5,6 +5,7 @@
 #include "tools/command/engine.h"
 #include "tools/command/output/report.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,6 +196,12 @@ static json_t *null_if_empty(json_t *o)
     return json_null();
 }
 
+/* As the file has it: 1.2, not 1.2000000476. */
+static json_t *decimal(float value)
+{
+    return CLI_JSON(round((double)value * 1e6) / 1e6);
+}
+
 /* What the files of a model with an encoder ask for; null if they ask for nothing. */
 static json_t *search_json(const struct spw_search_rules *s)
 {
@@ -203,11 +210,9 @@ static json_t *search_json(const struct spw_search_rules *s)
     const struct cli_field fields[] = {
         {s->num_beams > 1 ? "num_beams" : NULL, CLI_JSON(s->num_beams)},
         {s->num_beam_groups > 1 ? "num_beam_groups" : NULL, CLI_JSON(s->num_beam_groups)},
-        {s->diversity_penalty > 0 ? "diversity_penalty" : NULL,
-         CLI_JSON((double)s->diversity_penalty)},
-        {s->repetition_penalty > 0 ? "repetition_penalty" : NULL,
-         CLI_JSON((double)s->repetition_penalty)},
-        {s->num_beams > 1 ? "length_penalty" : NULL, CLI_JSON((double)s->length_penalty)},
+        {s->diversity_penalty > 0 ? "diversity_penalty" : NULL, decimal(s->diversity_penalty)},
+        {s->repetition_penalty > 0 ? "repetition_penalty" : NULL, decimal(s->repetition_penalty)},
+        {s->num_beams > 1 ? "length_penalty" : NULL, decimal(s->length_penalty)},
         {s->num_beams > 1 ? "early_stopping" : NULL, CLI_JSON(early[s->early_stopping])},
         {most ? s->max_new_tokens ? "max_new_tokens" : "max_length" : NULL, CLI_JSON(most)},
     };
