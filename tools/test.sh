@@ -52,7 +52,7 @@ full_debug="$full_release|jinja_differential|tokenizer_property"
 full_debug+='|test_(batch|bench|cache|generate|plan|prefix|quantize|quantized|save)_command'
 full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|memory_limit|on_oom|summarize|summarize_kills)'
 full_debug+='|test_cuda_(card|engine|gguf|goldens|ops_chosen|quantized_weights|self_test)'
-full_debug+='|test_(checkpoints|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
+full_debug+='|test_(beams|checkpoints|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
 full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|hidden|job_progress|lines|ops_chosen'
 full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
 full_debug+='|pause|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
@@ -68,8 +68,8 @@ never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reason
 never_tsan+='|summarize_plan|summarize_kills|topology|types|waterline)|openai_records|serve_answers|gguf_models|special_tokens' # the threads of test_summarize
 # An engine has threads of the device, of copies, of I/O and of kernels. test_engine and test_batch start all of these.
 # They also interrupt steps, save and fork sessions. The tests of this list start the same threads.
-full_tsan='test_(checkpoints|cuda_encoder|draft_kinds|cuda_ops_experts|cuda_ops_rope_append|cuda_ops_state|ops_state|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card'
-full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|io_rules|memory_group|memory_limit'
+full_tsan='test_(batch_drafts|beams|checkpoints|cuda_encoder|draft_kinds|cuda_ops_experts|cuda_ops_rope_append|cuda_ops_state|ops_state|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card'
+full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|io_rules|kept|memory_group|memory_limit'
 full_tsan+='|mutated_folders|ops_codes|ops_experts|ops_rope_append|power_loss|quantized_weights|replan|save|session'
 full_tsan+='|pause|shared_disk|shared_prompts|shares|store|stored_weights|summarize|traffic|weight_sums|weights)'
 
