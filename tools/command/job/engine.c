@@ -12,6 +12,23 @@ uint64_t job_engine_longest(const struct job_engine *e)
     return spw_min_u64(e->limit, e->most);
 }
 
+/* Beams share the whole tiles of their prompt, if sessions can. */
+bool job_engine_holds_beams(const struct spw_plan_info *p, const struct request *x)
+{
+    const uint64_t tile = spw_plan_tile_tokens(), n = x->beams.n_beams,
+                   all = spw_div_up(request_tokens(x), tile),
+                   shared = p->shares_tiles ? (request_tokens(x) - x->max_new_tokens) / tile : 0;
+    return !n || (n <= p->sessions &&
+                  shared + n * (all - shared) <= p->full_sessions * spw_div_up(p->context, tile));
+}
+
+static bool holds_next(const struct job_engine *e, const struct spw_options *o)
+{
+    struct spw_plan_info p;
+    return !e->next->beams.n_beams ||
+           (!spw_plan_query(&p, e->is->o->operand, o, NULL) && job_engine_holds_beams(&p, e->next));
+}
+
 /* The write limit is that of the job: an engine may write what the engines before it have left. */
 static void limit_writes(const struct job_engine *e, struct spw_options *out)
 {
@@ -20,7 +37,8 @@ static void limit_writes(const struct job_engine *e, struct spw_options *out)
             spw_max_u64(spw_sub_u64(out->disk_write_limit, e->written_bytes), 1);
 }
 
-/* Plans for items of `context` tokens, with as many sessions as there is memory for. */
+/* Plans for items of `context` tokens, with as many sessions as there is memory for, or only the
+ * beams of the next item, if these have no room else. */
 static int plan(const struct job_engine *e, uint64_t context, struct spw_options *out,
                 struct spw_error *err)
 {
@@ -34,7 +52,12 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
     out->rolls_back = e->rolls_back;
     out->on_progress = e->on_progress;
     out->progress_context = e->progress_context;
-    const int rc = cli_fit_sessions(out, o, e->n_beams, err);
+    const uint32_t n_beams = e->next->beams.n_beams;
+    int rc = cli_fit_sessions(out, o, n_beams, err);
+    if (!rc && n_beams < out->sessions && !holds_next(e, out)) {
+        out->sessions = n_beams;
+        rc = cli_fit_sessions(out, o, n_beams, err);
+    }
     if (rc == -EDQUOT && e->written_bytes) {
         const size_t n = strlen(err->text);
         char written[32];
@@ -101,11 +124,12 @@ int job_engine_find_most(struct job_engine *e, const struct request *x)
 
 /* ---- open, close ---- */
 
-/* Plans for `context` tokens, or for `least` if the budgets hold no more, or too few sessions. */
+/* Plans for `context` tokens, or for `least` if the budgets hold no more, or no room for all beams
+ * of the next item. */
 static int plan_best(struct job_engine *e, uint64_t least, uint64_t context, struct spw_error *err)
 {
     const int rc = plan(e, context, &e->options, err);
-    const bool fits = !rc && e->options.sessions >= e->n_beams;
+    const bool fits = !rc && holds_next(e, &e->options);
     if (fits || (rc && !cli_is_too_small(rc)) || context <= least)
         return rc;
     spw_error_clear(err);
@@ -137,7 +161,7 @@ static void choose_sessions(struct job_engine *e, uint64_t n_held)
     const struct cli_options *o = e->is->o;
     double best = 0;
     struct spw_options some = e->options;
-    while (some.sessions && some.sessions >= e->n_beams) {
+    while (some.sessions && some.sessions >= e->next->beams.n_beams) {
         struct spw_plan_info info;
         if (spw_plan_query(&info, o->operand, &some, NULL) < 0 ||
             !cli_limits_suffice(&e->limits, &info))
@@ -149,7 +173,7 @@ static void choose_sessions(struct job_engine *e, uint64_t n_held)
             e->options = some;
         }
         some.sessions /= 2;
-        if (some.sessions && cli_fit_sessions(&some, o, e->n_beams, NULL))
+        if (some.sessions && cli_fit_sessions(&some, o, e->next->beams.n_beams, NULL))
             return;
     }
 }

@@ -7,15 +7,14 @@
 #include "tools/command/job/run.h"
 
 struct job_engine {
-    /* Borrowed; set by the caller, as what follows up to `n_beams`. */
+    /* Borrowed; set by the caller, as what follows up to `next`. */
     const struct job_run_options *is;
     void (*on_progress)(void *context, const struct spw_progress *p);
     void *progress_context;
-    bool rolls_back; /* requests are canceled, and come again: struct spw_options */
-    uint64_t limit;  /* the longest item that the model allows */
-    uint64_t most;   /* longer items do not fit the budgets; UINT64_MAX: not known */
-    /* Of the item that the next engine is for: so many sessions, if the budgets hold them. */
-    uint32_t n_beams;
+    bool rolls_back;            /* requests are canceled, and come again: struct spw_options */
+    uint64_t limit;             /* the longest item that the model allows */
+    uint64_t most;              /* longer items do not fit the budgets; UINT64_MAX: not known */
+    const struct request *next; /* the item that the next engine is for */
 
     uint64_t written_bytes;    /* to the drive, by engines that were closed */
     struct spw_engine *engine; /* owned, as what follows; NULL: none is open */
@@ -38,6 +37,8 @@ int job_engine_find_most(struct job_engine *e, const struct request *x);
 /* An item that no engine can be made for. Names the budgets that it needs. */
 void job_engine_refuse(const struct job_engine *e, const struct request *x,
                        struct request_refusal *why);
+/* Whether an engine with this plan has sessions and room for all beams of the item. */
+bool job_engine_holds_beams(const struct spw_plan_info *p, const struct request *x);
 /* Items have at most so many tokens. */
 uint64_t job_engine_longest(const struct job_engine *e);
 

@@ -386,7 +386,7 @@ static bool takes_next(const struct run *r)
 {
     const struct spw_plan_info *plan = spw_engine_plan(r->e.engine);
     return r->next && (r->is_for_next || (request_tokens(r->next) <= plan->context &&
-                                          r->next->beams.n_beams <= plan->sessions));
+                                          job_engine_holds_beams(plan, r->next)));
 }
 
 /* Submits requests in the order of the items. As many wait as can run, so that each step is full:
@@ -536,7 +536,7 @@ int job_run(const struct job_run_options *options, const struct job_source *sour
     int code = 0;
     while (!code && !fetch(&r, &err) && r.next && !cli_interrupted()) {
         bool fits;
-        r.e.n_beams = r.next->beams.n_beams;
+        r.e.next = r.next;
         r.is_for_next = true;
         code = job_engine_open(&r.e, request_tokens(r.next), last, &fits);
         if (!code && !fits) {

@@ -110,12 +110,13 @@ static void find_limits(struct serve_work *w)
 static int open_engine(struct serve_work *w)
 {
     bool fits = false;
+    w->least = (struct request){.max_new_tokens = 1, .beams = cli_beams(&w->o)};
     w->run = (struct job_run_options){.o = &w->o, .model = w->is.model};
     w->e = (struct job_engine){.is = &w->run,
                                .on_progress = on_progress,
                                .progress_context = w,
                                .rolls_back = true,
-                               .n_beams = cli_beams(&w->o).n_beams,
+                               .next = &w->least,
                                .limit = cli_longest_context(&w->o, w->is.model),
                                .most = UINT64_MAX};
     int code = job_engine_open(&w->e, w->e.limit, 0, &fits);

@@ -37,6 +37,7 @@ struct serve_work {
     struct serve_work_options is;
     struct cli_options o; /* with the defaults of a job */
     struct job_run_options run;
+    struct request least; /* each engine has room for its beams */
     struct job_engine e;
     struct serve_pace pace;
     struct serve_active *active; /* owned, [n_active], in the order in which they came */
