@@ -13,11 +13,11 @@
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
 struct stage {
-    struct spw_tok_buf token;       /* BYTE_LEVEL, BYTE_FALLBACK, REPLACE: the token so far */
-    struct spw_tok_buf bytes;       /* the same: bytes not yet characters; TRIM: white space */
+    struct spw_tok_buf token; /* BYTE_LEVEL, BYTE_FALLBACK, REPLACE: the token so far */
+    struct spw_tok_buf bytes; /* the same: bytes not yet characters; STRIP, TRIM: held at the end */
     struct spw_tok_matcher matcher; /* REPLACE */
     size_t n_tokens;                /* JOIN, METASPACE: tokens that ended */
-    size_t n_cut, n_held;           /* STRIP: cut in front, held back at the end */
+    size_t n_cut;                   /* STRIP: cut in front */
     bool begun;                     /* JOIN, STRIP, TRIM: the token has begun, its front is done */
 };
 
@@ -181,44 +181,36 @@ static bool is_character(const struct spw_tok_step *dec, const char *p, size_t l
     return len == dec->content_bytes && !memcmp(p, dec->content, len);
 }
 
-/* TRIM: white space waits for a character behind it, and is lost where none came before. */
-static int trim_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n)
+static bool is_white(const char *p, size_t len)
 {
-    struct stage *s = &d->stages[i];
-    for (size_t k = 0, len; k < n; k += len) {
-        int32_t cp = 0;
-        len = spw_tok_utf8_len(p + k);
-        spw_tok_utf8(p + k, len, &cp);
-        if (!spw_tok_is_space(cp) && (cp < 0x1c || cp > 0x1f)) { /* as str.strip of Python */
-            SPW_TRY(stage_text(d, i + 1, s->bytes.data, s->bytes.n));
-            SPW_TRY(stage_text(d, i + 1, p + k, len));
-            s->bytes.n = 0;
-            s->begun = true;
-        } else if (s->begun) {
-            SPW_TRY(spw_tok_buf_append(&s->bytes, p + k, len));
-        }
-    }
-    return 0;
+    int32_t cp = 0;
+    spw_tok_utf8(p, len, &cp);
+    return spw_tok_is_space(cp) || (cp >= 0x1c && cp <= 0x1f); /* as str.strip of Python */
 }
 
+/* Cuts the first characters of the kind. The last ones wait for another character behind them.
+ * STRIP: so many of one character; TRIM: all white space. */
 static int strip_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n)
 {
     struct stage *s = &d->stages[i];
     const struct spw_tok_step *dec = &d->t->decs.at[i];
+    const bool trims = dec->kind == SPW_TOK_DEC_TRIM;
     for (size_t k = 0, len; k < n; k += len) {
         len = spw_tok_utf8_len(p + k);
-        bool same = is_character(dec, p + k, len);
-        if (same && !s->begun && s->n_cut < dec->start) {
+        const bool same = trims ? is_white(p + k, len) : is_character(dec, p + k, len);
+        if (same && !s->begun && (trims || s->n_cut < dec->start)) {
             s->n_cut++;
             continue;
         }
         s->begun = true;
-        if (same && s->n_held < dec->stop) {
-            s->n_held++;
+        if (same && (trims || s->bytes.n / len < dec->stop)) {
+            SPW_TRY(spw_tok_buf_append(&s->bytes, p + k, len));
             continue;
         }
-        for (; !same && s->n_held; s->n_held--)
-            SPW_TRY(stage_text(d, i + 1, dec->content, dec->content_bytes));
+        if (!same) {
+            SPW_TRY(stage_text(d, i + 1, s->bytes.data, s->bytes.n));
+            s->bytes.n = 0;
+        }
         SPW_TRY(stage_text(d, i + 1, p + k, len));
     }
     return 0;
@@ -261,9 +253,8 @@ static int stage_text(struct spw_detokenizer *d, size_t i, const char *p, size_t
     case SPW_TOK_DEC_FUSE:
         return stage_text(d, i + 1, p, n);
     case SPW_TOK_DEC_STRIP:
-        return strip_text(d, i, p, n);
     case SPW_TOK_DEC_TRIM:
-        return trim_text(d, i, p, n);
+        return strip_text(d, i, p, n);
     case SPW_TOK_DEC_METASPACE:
         return metaspace_text(d, i, p, n);
     case SPW_TOK_DEC_JOIN:
@@ -291,14 +282,11 @@ static int stage_end(struct spw_detokenizer *d, size_t i)
     case SPW_TOK_DEC_JOIN:
         SPW_TRY(join_begin(d, i));
         break;
-    case SPW_TOK_DEC_TRIM:
-        s->bytes.n = 0;
-        break;
     default:
         break;
     }
     s->n_tokens++;
-    s->n_cut = s->n_held = 0;
+    s->n_cut = s->bytes.n = 0;
     s->begun = false;
     return stage_end(d, i + 1);
 }
@@ -453,12 +441,8 @@ static void enter_text(struct spw_detokenizer *d)
 /* Bytes that the decoders have not handed on, because they are no whole characters. */
 static int append_held(struct spw_detokenizer *d)
 {
-    for (size_t i = 0; i < d->n_stages; i++) {
-        const struct spw_tok_step *dec = &d->t->decs.at[i];
+    for (size_t i = 0; i < d->n_stages; i++)
         SPW_TRY(spw_tok_buf_append(&d->out, d->stages[i].bytes.data, d->stages[i].bytes.n));
-        for (size_t k = 0; k < d->stages[i].n_held; k++)
-            SPW_TRY(spw_tok_buf_append(&d->out, dec->content, dec->content_bytes));
-    }
     return 0;
 }
 
