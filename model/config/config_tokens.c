@@ -43,30 +43,43 @@ static int check_eos(const struct spw_model_config *out, const struct spw_keys *
 
 /* ---- rules of answers ---- */
 
+/* Ids of a value that has one id or a list of them. `ids` has room for count_ids of it. */
+static size_t count_ids(const json_t *value)
+{
+    return json_is_array(value) ? json_array_size(value) : 1;
+}
+
+/* `unknown` stands for each id from vocab on; -1: ids that the model does not have are left out.
+ * Returns the number of ids; -EINVAL: the value has something else. */
+static int read_ids(int32_t *ids, const json_t *value, uint32_t vocab, int32_t unknown)
+{
+    int n = 0;
+    for (size_t i = 0; i < count_ids(value); i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+        const json_int_t id = json_integer_value(item);
+        const bool is_known = id >= 0 && id < (json_int_t)vocab;
+        if (!json_is_integer(item) || (id < 0 && unknown >= 0))
+            return -EINVAL;
+        if (is_known || unknown >= 0)
+            ids[n++] = is_known ? (int32_t)id : unknown;
+    }
+    return n;
+}
+
 /* transformers passes over ids that the model does not have. */
 static int read_list(struct spw_model_config *out, const struct spw_keys *keys,
                      enum spw_token_list_kind kind)
 {
     const char *key = spw_token_list_name(kind);
     const json_t *value = spw_keys_value(keys, key);
-    const size_t count = json_is_array(value) ? json_array_size(value) : 1;
-    size_t n = 0;
+    int32_t **ids = &out->rule_tokens[kind];
     if (!value)
         return 0;
-    spw_free(out->rule_tokens[kind]);
-    int32_t *ids = out->rule_tokens[kind] = spw_alloc_zero(count, sizeof *ids);
-    out->token_rules.lists[kind] = (struct spw_token_list){0};
-    if (!ids)
-        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
-    for (size_t i = 0; i < count && !json_is_null(value); i++) {
-        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
-        const json_int_t id = json_integer_value(item);
-        if (!json_is_integer(item))
-            return spw_keys_refuse(keys, key, "a token id or a list of token ids");
-        if (id >= 0 && id < (json_int_t)out->vocab)
-            ids[n++] = (int32_t)id;
-    }
-    out->token_rules.lists[kind] = (struct spw_token_list){ids, n};
+    SPW_TRY(spw_resize(ids, count_ids(value) + 1, sizeof **ids));
+    const int n = json_is_null(value) ? 0 : read_ids(*ids, value, out->vocab, -1);
+    if (n < 0)
+        return spw_keys_refuse(keys, key, "a token id or a list of token ids");
+    out->token_rules.lists[kind] = (struct spw_token_list){*ids, (size_t)n};
     return 0;
 }
 
@@ -80,23 +93,6 @@ static int read_count(const struct spw_keys *keys, const char *key, uint64_t *ou
     return 0;
 }
 
-/* The number of the word's tokens, then these. An id that the model does not have becomes one that
- * no answer has. */
-static int read_word(int32_t *to, const struct spw_model_config *c, const struct spw_keys *keys,
-                     const json_t *word)
-{
-    const size_t n = json_array_size(word);
-    to[0] = (int32_t)n;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *token = json_array_get(word, i);
-        const json_int_t id = json_integer_value(token);
-        if (!json_is_integer(token) || id < 0)
-            return spw_keys_refuse(keys, "bad_words_ids", "lists of token ids");
-        to[i + 1] = (int32_t)(id < c->vocab ? id : c->vocab);
-    }
-    return 0;
-}
-
 static bool is_end(const struct spw_model_config *c, int32_t token)
 {
     bool any = false;
@@ -105,16 +101,16 @@ static bool is_end(const struct spw_model_config *c, int32_t token)
     return any;
 }
 
-/* Those that stand alone, and words of several tokens. As in transformers, no end token stands
- * alone.
- */
+/* Those that stand alone, and words of several tokens: the number of the tokens, then these. The
+ * size of the vocabulary, which no answer has, stands for an id that the model does not have. As in
+ * transformers, no end token stands alone. */
 static int read_bad_words(struct spw_model_config *out, const struct spw_keys *keys)
 {
     const json_t *words = spw_keys_value(keys, "bad_words_ids");
     struct spw_token_rules *r = &out->token_rules;
     size_t n_alone = 0, n = 0, room = 0;
     for (size_t i = 0; i < json_array_size(words); i++)
-        room += 1 + json_array_size(json_array_get(words, i));
+        room += 1 + count_ids(json_array_get(words, i));
     if (!room)
         return 0;
     SPW_TRY(spw_resize(&out->rule_tokens[SPW_BAD_WORDS], room, sizeof(int32_t)));
@@ -122,7 +118,9 @@ static int read_bad_words(struct spw_model_config *out, const struct spw_keys *k
     int32_t *alone = out->rule_tokens[SPW_BAD_WORDS], *all = out->rule_tokens[SPW_TOKEN_LISTS];
     for (size_t i = 0; i < json_array_size(words); i++) {
         int32_t *word = all + n;
-        SPW_TRY(read_word(word, out, keys, json_array_get(words, i)));
+        word[0] = read_ids(word + 1, json_array_get(words, i), out->vocab, (int32_t)out->vocab);
+        if (word[0] < 0)
+            return spw_keys_refuse(keys, "bad_words_ids", "lists of token ids");
         if (word[0] > 1)
             n += (size_t)word[0] + 1;
         else if (word[0] && (uint32_t)word[1] < out->vocab && !is_end(out, word[1]))
