@@ -21,7 +21,7 @@ enum spw_token_list_kind {
     SPW_FORCED_EOS,     /* one of them is the last token of the longest answer */
     SPW_SUPPRESS,       /* they are in no answer */
     SPW_BEGIN_SUPPRESS, /* no answer begins with them */
-    SPW_BAD_WORDS,      /* as SPW_SUPPRESS, but a forced token may be one; files have them */
+    SPW_BAD_WORDS,      /* they are in no answer unless they are forced; only files name them */
     SPW_TOKEN_LISTS,
 };
 /* "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens",

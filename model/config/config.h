@@ -414,10 +414,10 @@ static inline uint64_t spw_config_most_tokens(const struct spw_model_config *c, 
     const bool fits = c->n_mels ? n_source == most : n_source <= most;
     return !c->stack_positions ? UINT64_MAX : fits ? n_source + c->stack_positions : 0;
 }
-/* The encoder of Whisper begins with two convolutions over three neighbours, the second one with a
- * step of two. A row of the encoder so needs SPW_CONV_TAPS neighbours of the first convolution,
- * each of which needs SPW_CONV_TAPS rows of the spectrogram: its input is these nine rows side by
- * side. SPW_AUDIO_FRAMES: rows of the spectrogram for each row of the encoder. */
+/* The encoder of Whisper begins with two convolutions. Each reads SPW_CONV_TAPS neighbouring rows;
+ * the second one has a step of SPW_AUDIO_FRAMES rows. A row of the encoder comes from three rows of
+ * the first convolution, and each of these from three rows of the spectrogram. So the input of a
+ * row of the encoder is nine rows of the spectrogram, side by side. */
 enum { SPW_CONV_TAPS = 3, SPW_AUDIO_FRAMES = 2 };
 /* Numbers that come with a row of the embedding. */
 static inline uint64_t spw_config_inputs_width(const struct spw_model_config *c)

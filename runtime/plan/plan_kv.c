@@ -202,9 +202,9 @@ uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_pla
     return (uint64_t)(missing * e->n_kept / e->n * (double)bytes);
 }
 
-/* Of a token, in a pass of so many rows. What the host multiplies in its memory costs the time that
- * the host takes. Blocks that the link brings meanwhile (spw_host_link_blocks) have the same price.
- */
+/* The bytes of experts that a token reads from outside the device, in a pass of `rows` tokens. The
+ * host multiplies some of them in its own memory: these count as the bytes that the link moves in
+ * that time. Blocks that the link brings meanwhile (spw_host_link_blocks) have the same price. */
 static uint64_t experts_cost(const struct spw_plan *p, const struct spw_plan_input *in,
                              uint64_t rows)
 {

@@ -27,8 +27,8 @@ struct cli_speech {
     int32_t *others;   /* owned, [n_others]: the tokens of no language, while it is not known */
     size_t n_others;
     bool has_times, shows_times;
-    /* Owned: the answers of the windows so far, one after the other; the rest is that of the last
-     * one. */
+    /* Owned. Its tokens: those of all windows so far, one window after the other. Its other
+     * members: those of the last window. */
     struct spw_result answer;
 };
 
