@@ -63,6 +63,37 @@ static int add_template(json_t **to, const struct cli_options *o)
     return 0;
 }
 
+static uint64_t add_ids(uint64_t hash, struct spw_token_list list)
+{
+    const uint64_t n = list.n;
+    hash = XXH3_64bits_withSeed(&n, sizeof n, hash);
+    return XXH3_64bits_withSeed(list.ids, list.n * sizeof *list.ids, hash);
+}
+
+/* What generation_config.json says of the tokens of answers: no option has it, and neither has the
+ * fingerprint. */
+static void add_token_rules(json_t **to, const struct spw_model_config *c)
+{
+    const struct spw_token_rules *r = &c->token_rules;
+    const struct spw_speech_config *s = &c->speech;
+    const uint64_t numbers[] = {r->no_repeat_ngram_size, r->min_length, r->min_new_tokens,
+                                r->renormalize_logits, s->max_initial_timestamp_index};
+    const int32_t tokens[] = {c->start, s->no_timestamps};
+    const struct spw_token_list lists[] = {{tokens, 2},
+                                           {c->eos, c->n_eos},
+                                           {s->start, s->n_start},
+                                           {s->languages, s->n_languages},
+                                           r->bad_words};
+    char digest[17];
+    uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        hash = add_ids(hash, lists[i]);
+    for (int k = 0; k < SPW_TOKEN_LISTS; k++)
+        hash = add_ids(hash, r->lists[k]);
+    snprintf(digest, sizeof digest, "%016" PRIx64, hash);
+    cli_json_add(to, "the token rules", CLI_JSON((const char *)digest));
+}
+
 int job_identity(json_t **out, const struct cli_options *o, const struct cli_model *model)
 {
     *out = json_object();
@@ -80,6 +111,8 @@ int job_identity(json_t **out, const struct cli_options *o, const struct cli_mod
             json_integer_set(value, INT64_MAX);
         cli_json_add(out, name, value);
     }
+    if (!code)
+        add_token_rules(out, &model->config);
     if (!code && !*out)
         code = cli_fail(CLI_FAILED, "out of memory");
     if (code) {

@@ -8,7 +8,7 @@
 /* What every run of one job has in common: the model, and the options that decide which token comes
  * next. Stored in the state of the job; a run with another identity is refused.
  * {"the command": o->command->name, "the model": its fingerprint, "the tokenizer": a digest,
- * "--temperature": 0, ...}. `shard` is part of it. */
+ * "--temperature": 0, ..., "the token rules": a digest}. `shard` is part of it. */
 int job_identity(json_t **out, const struct cli_options *o, const struct cli_model *model);
 
 /* Which part of a job's items a process answers: --shard I/N. */

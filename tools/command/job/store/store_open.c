@@ -15,7 +15,8 @@ static int refuse_identity(const struct job_store *s, const char *name, const js
 {
     static const char *const digests[][2] = {{"the model", "another model"},
                                              {"the tokenizer", "another tokenizer"},
-                                             {"the instructions", "other instructions"}};
+                                             {"the instructions", "other instructions"},
+                                             {"the token rules", "another generation_config.json"}};
     char was[128], is[128], begun[320];
     if (json_is_null(value))
         snprintf(begun, sizeof begun, "without %s, found %s", name, job_value_text(is, now));
