@@ -27,8 +27,8 @@ struct facts {
 static void count(struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        f->n_layers[c->layer_kinds[i]]++;
+    for (uint32_t i = 0; i < c->n_layers; i++) /* a layer of an encoder is two of these */
+        f->n_layers[c->layer_kinds[i]] += i >= c->n_source_layers || i % 2 == 0;
     for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
         const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         uint64_t n = 1;
@@ -253,11 +253,14 @@ static json_t *summary_json(const struct spw_summary_config *s)
 static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
+    const bool halves = c->n_source_layers; /* a layer of the files is two of ours */
     const struct cli_field layers[] = {
         CLI_FIELD(c, model_type),
         {"wrapper", CLI_OR_NULL(c->wrapper, CLI_JSON(c->wrapper))},
         {"dtype", CLI_OR_NULL(c->dtype, CLI_JSON(spw_dtype_name(c->dtype)))},
-        CLI_FIELD(c, n_layers),
+        {"n_layers", CLI_JSON(halves ? c->n_layers / 2 : c->n_layers)},
+        {halves ? "n_encoder_layers" : NULL, CLI_JSON(c->n_source_layers / 2)},
+        {halves ? "n_decoder_layers" : NULL, CLI_JSON((c->n_layers - c->n_source_layers) / 2)},
     };
     CLI_ADD(o, layers);
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
@@ -290,7 +293,9 @@ static void add_config(json_t **o, const struct facts *f)
     CLI_ADD(o, fields);
 }
 
-/* ---- the cache: adjacent layers of one kind are one range ---- */
+/* ---- the cache: adjacent layers of one kind are one range ----
+ *
+ * In a model with an encoder all layers of a kind are one: each layer of the decoder has both. */
 
 /* The end of the range of equal layers that begins at `first`. */
 static uint32_t run_end(const struct spw_model_config *c, uint32_t first)
@@ -327,10 +332,15 @@ static json_t *run_json(const struct spw_cache_policy *p, int kind, uint32_t fir
     return CLI_OBJECT(fields);
 }
 
-static json_t *cache_json(const struct spw_cache_policy *p, const struct spw_model_config *c)
+static json_t *cache_json(const struct facts *f)
 {
+    const struct spw_cache_policy *p = &f->cache;
+    const struct spw_model_config *c = &f->config;
     json_t *list = json_array();
-    for (uint32_t i = 0, end; i < c->n_layers; i = end) {
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        if (c->n_source_layers && f->n_layers[k])
+            cli_json_append(&list, run_json(p, k, 0, f->n_layers[k]));
+    for (uint32_t i = 0, end; i < c->n_layers && !c->n_source_layers; i = end) {
         end = run_end(c, i);
         cli_json_append(&list, run_json(p, c->layer_kinds[i], i, end));
     }
@@ -362,7 +372,7 @@ static int show(const struct cli_options *o, const struct facts *f)
         CLI_FIELD(f, kv_bytes_per_token),
         CLI_FIELD(f, state_bytes),
         CLI_FIELD(f, kv_bytes_windows),
-        {"cache", cache_json(&f->cache, &f->config)},
+        {"cache", cache_json(f)},
         {"tokenizer", CLI_OR_NULL(f->tokenizer, tokenizer_json(f->tokenizer))},
         {"chat_template", CLI_OR_NULL(*f->template, CLI_JSON((const char *)f->template))},
         {o->tensors ? "tensors" : NULL, CLI_OR_NULL(o->tensors, tensors_json(f))},
