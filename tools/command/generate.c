@@ -127,9 +127,6 @@ static int check_options(const struct cli_options *o)
     int code = cli_saved_check(o);
     if (code)
         return code;
-    code = o->num_beams > 1 ? cli_check_beams(o) : 0;
-    if (code)
-        return code;
     if (o->ids && o->stop.n > 0)
         return cli_fail(CLI_REFUSED, "found both --ids and --stop, expected one of them");
     return 0;
@@ -629,9 +626,8 @@ int cli_generate(const struct cli_options *given)
         cli_saved_close(&r.saved);
         return code;
     }
-    cli_obey_search(&options, &r.model);
+    code = cli_take_search(&options, &r.model);
     r.answers = o->num_beams > 1 ? json_array() : NULL;
-    code = cli_check_beams(o);
     if (code == 0)
         code = read_inputs(&r);
     cli_progress_start((enum cli_progress_mode)o->progress, NULL, isatty(STDOUT_FILENO) == 1);

@@ -64,11 +64,11 @@ int cli_take_as_source(struct cli_inputs *in, const struct spw_model_config *c);
 
 /* Options that no beam search has, NULL at the end. */
 extern const char *const cli_no_beams[];
-/* Refuses options that do not fit to --num-beams. Says in a note if it is of the model's files. */
-int cli_check_beams(const struct cli_options *o);
 /* What the files of a model with an encoder say of a search counts where no option says it, unless
  * an option that no search has was given. */
 void cli_obey_search(struct cli_options *o, const struct cli_model *m);
+/* The same, refuses options that do not fit to the search, and says it if the files ask for one. */
+int cli_take_search(struct cli_options *o, const struct cli_model *m);
 /* The search of the options. */
 struct spw_beam_search cli_beams(const struct cli_options *o);
 /* The most tokens of an answer: --max-new-tokens, else what the files say, else the default.

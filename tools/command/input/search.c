@@ -1,11 +1,13 @@
 /* What options, and the files of a model, say of a beam search: input.h. */
 #include "tools/command/input/input.h"
 
+#include <inttypes.h>
+
 const char *const cli_no_beams[] = {"save",     "resume",      "json-schema", "dump-logits",
                                     "logprobs", "temperature", "stop",        "expert-trace",
                                     "n",        NULL};
 
-int cli_check_beams(const struct cli_options *o)
+static int check(const struct cli_options *o)
 {
     static const char *const of_beams[] = {"num-beam-groups", "diversity-penalty", "length-penalty",
                                            "early-stopping", "num-return-sequences"};
@@ -23,10 +25,11 @@ int cli_check_beams(const struct cli_options *o)
                         "the number of beams",
                         (unsigned long long)o->num_return_sequences,
                         (unsigned long long)o->num_beams);
-    if (has_beams && !cli_given(o, "num-beams"))
-        cli_note(
-            "the files of the model ask for a search with %llu beams; --num-beams 1 makes none",
-            (unsigned long long)o->num_beams);
+    if (cli_given(o, "sessions") && o->sessions < o->num_beams)
+        return cli_fail(CLI_REFUSED,
+                        "--sessions: found %" PRIu64 ", expected at least %" PRIu64
+                        ", one for each beam",
+                        o->sessions, o->num_beams);
     return 0;
 }
 
@@ -49,6 +52,17 @@ void cli_obey_search(struct cli_options *o, const struct cli_model *m)
         o->length_penalty = (double)s->length_penalty;
     if (!cli_given(o, "early-stopping"))
         o->early_stopping = (int)s->early_stopping;
+}
+
+int cli_take_search(struct cli_options *o, const struct cli_model *m)
+{
+    cli_obey_search(o, m);
+    const int code = check(o);
+    if (!code && o->num_beams > 1 && !cli_given(o, "num-beams"))
+        cli_note(
+            "the files of the model ask for a search with %llu beams; --num-beams 1 makes none",
+            (unsigned long long)o->num_beams);
+    return code;
 }
 
 struct spw_beam_search cli_beams(const struct cli_options *o)

@@ -337,9 +337,8 @@ static int run_batch(struct cli_options *o)
 {
     struct batch b = {.o = o, .lines.fd = -1};
     int code = job_model_open(&b.model, b.o->operand);
-    cli_obey_search(o, &b.model);
     if (!code)
-        code = cli_check_beams(o);
+        code = cli_take_search(o, &b.model);
     if (!code)
         code = job_shard_check(o, &b.shard);
     if (!code)

@@ -115,9 +115,8 @@ static int listen_to(struct serve_server *s, struct serve_http **out)
 static int open_model(struct serve_server *s, struct cli_options *o)
 {
     int code = cli_model_open(&s->model, o->operand, true);
-    cli_obey_search(o, &s->model);
     if (!code)
-        code = cli_check_beams(o);
+        code = cli_take_search(o, &s->model);
     if (!code)
         code = cli_refuse_audio(&s->model);
     if (!code)

@@ -322,7 +322,6 @@ static int obey_files(struct job_summarize *s, struct cli_options *o)
                             "instructions; --max-new-tokens and --min-length limit its summaries",
                             unknown[i], c->model_type);
     c->search = c->summary.search;
-    cli_obey_search(o, &s->model);
     o->max_new_tokens = cli_max_new_tokens(o, c, 1);
     if (c->stack_positions)
         o->max_new_tokens = spw_min_u64(o->max_new_tokens, c->stack_positions);
@@ -358,13 +357,7 @@ static int check_options(struct job_summarize *s)
         job_instructions_open(&s->instructions, o->instructions, !s->has_template, prefix, &err);
     if (rc)
         return cli_fail_error(rc, &err, true);
-    if (o->sessions && o->sessions < o->num_beams)
-        return cli_fail(CLI_REFUSED,
-                        "--sessions: found %" PRIu64 ", expected at least %" PRIu64
-                        ", one for each beam",
-                        o->sessions, o->num_beams);
-    int code = cli_check_beams(o);
-    return code ? code : cli_check_answers(o, &s->model);
+    return cli_check_answers(o, &s->model);
 }
 
 static int open_output(struct job_summarize *s)
@@ -513,6 +506,8 @@ int cli_summarize(const struct cli_options *given)
     int code = open_model(&s);
     if (!code && s.most_source)
         code = obey_files(&s, &o);
+    if (!code)
+        code = cli_take_search(&o, &s.model);
     if (!code)
         code = check_options(&s);
     if (!code)
