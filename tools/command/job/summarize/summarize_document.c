@@ -147,8 +147,17 @@ static int plan_window(struct job_summarize *s, struct job_work *w, struct reque
         spw_free(empty.tokens);
     }
     const struct job_room room = {s->window, s->most_source ? s->most_source : UINT64_MAX};
+    struct job_window ignored;
     if (!job_window_plan(&w->window, room, n[0], n[1], s->answer))
         return 0;
+    if (job_window_plan(&ignored, room, n[0], n[1], 1)) /* a shorter answer would not do */
+        return request_refuse(
+            why, 400, "context_length_exceeded", NULL,
+            "%s (%zu and %zu tokens) leave no room for a text in %llu tokens%s; give shorter ones "
+            "with --instructions",
+            s->most_source ? "the prefixes of the texts" : "the instructions", n[0], n[1],
+            (unsigned long long)spw_min_u64(room.prompt, room.tokens),
+            s->most_source ? ", as many as the encoder reads" : "");
     return request_refuse(
         why, 400, "context_length_exceeded", NULL,
         "the instructions (%zu and %zu tokens) and an answer of %llu leave no room "
