@@ -273,7 +273,7 @@ static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
         return spw_fail(err, -EINVAL, "request %llu: found an empty prompt, expected tokens", i);
     if (c->n_source_layers && !r->max_new_tokens)
         return spw_fail(err, -EINVAL,
-                        "request %llu: found no new tokens, expected at least 1, as for every "
+                        "request %llu: max_new_tokens: found 0, expected at least 1, as for every "
                         "model with an encoder",
                         i);
     if (!spw_add_u64(r->n_prompt, n_computed, &needed) || needed > context)

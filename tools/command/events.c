@@ -184,6 +184,15 @@ int cli_run_batch(const struct cli_batch *b, struct spw_error *err)
     return rc;
 }
 
+int cli_submit(const struct cli_batch *b, const struct spw_request *request, uint64_t *id,
+               struct spw_error *err)
+{
+    const int rc = spw_batch_submit(b->batch, request, id, err);
+    if (rc)
+        cli_name_request(err, true);
+    return rc;
+}
+
 int cli_run_request(struct cli_batch *b, const struct spw_tokenizer *t,
                     const struct spw_request *request, struct spw_result *result,
                     struct spw_batch_times *times, struct spw_error *err)
@@ -191,7 +200,7 @@ int cli_run_request(struct cli_batch *b, const struct spw_tokenizer *t,
     uint64_t id;
     *result = (struct spw_result){.finish = SPW_FINISH_FAILED};
     SPW_TRY(spw_batch_open(&b->batch, b->engine, t, err));
-    int rc = spw_batch_submit(b->batch, request, &id, err);
+    int rc = cli_submit(b, request, &id, err);
     const bool is_there = !rc;
     rc = rc ? rc : cli_run_batch(b, err);
     spw_batch_times(b->batch, times);

@@ -24,6 +24,9 @@ struct cli_batch {
     int (*on_event)(void *context, const struct spw_event *e, struct spw_error *err);
     void *context;
 };
+/* spw_batch_submit, whose refusal then names options. */
+int cli_submit(const struct cli_batch *b, const struct spw_request *request, uint64_t *id,
+               struct spw_error *err);
 /* Runs one request in a batch of its own, with number 1: `batch` of *b is open meanwhile. *result
  * and *times: also after a failure, with the tokens so far. */
 int cli_run_request(struct cli_batch *b, const struct spw_tokenizer *t,

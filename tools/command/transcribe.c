@@ -160,7 +160,7 @@ static int run(struct cli_transcript *t, struct spw_result *out, struct spw_erro
     q.text = t->text.tokenizer;
     q.session = t->session;
     cli_speech_ask(t->speech, &q);
-    SPW_TRY(spw_batch_submit(b->batch, &q, &id, err));
+    SPW_TRY(cli_submit(b, &q, &id, err));
     const int rc = cli_run_batch(b, err);
     const bool runs = !spw_batch_cancel(b->batch, id);
     spw_batch_take(b->batch, id, out);

@@ -1,10 +1,11 @@
-/* Which option of the command sets which member of struct spw_options: see cli_name_options.
+/* Which option of the command sets which member of struct spw_options, and of a request: options.h.
  * tools/check_layers.sh checks that every member that a text of the library names has a row, and
  * that the members and options of the rows exist. */
 #include "tools/command/options/options.h"
 
 #include <assert.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -96,4 +97,40 @@ void cli_name_options(char *text)
         }
         at = replace(at, (size_t)(rest - at), option);
     }
+}
+
+/* ---- requests ---- */
+
+static const struct {
+    const char *member, *key;
+} members[] = {{"beams.n_beams", "num_beams"},
+               {"beams.n_groups", "num_beam_groups"},
+               {"beams.n_return", "num_return_sequences"},
+               {"beams.diversity_penalty", "diversity_penalty"},
+               {"beams.length_penalty", "length_penalty"},
+               {"sampling.temperature", "temperature"},
+               {"max_new_tokens", "max_new_tokens"},
+               {"grammar", "response_format"},
+               {"stop", "stop"},
+               {"logprobs", "logprobs"}};
+
+const char *cli_name_request(struct spw_error *err, bool as_option)
+{
+    const struct spw_error from = *err;
+    unsigned long long number;
+    int n = 0;
+    sscanf(from.text, "request %llu: %n", &number, &n);
+    const char *text = from.text + n, *key = NULL;
+    for (size_t i = 0; i < sizeof members / sizeof *members && !key; i++) {
+        const size_t bytes = strlen(members[i].member);
+        if (!strncmp(text, members[i].member, bytes) && text[bytes] == ':') {
+            key = members[i].key;
+            text += bytes;
+        }
+    }
+    snprintf(err->text, sizeof err->text, "%s%s%.900s", key && as_option ? "--" : "",
+             key ? key : "", text);
+    for (char *c = err->text; key && as_option && *c != ':'; c++)
+        *c = *c == '_' ? '-' : *c;
+    return key;
 }

@@ -194,6 +194,10 @@ void cli_show_settings(FILE *to, const struct cli_options *o);
  * command's option in the place of each such name: "--device-memory". The text never grows. Where
  * it says "ask for a smaller options.context", it gets what cli_name_context has found. */
 void cli_name_options(char *text);
+/* The text of spw_batch_submit: takes the number of the request away, and gives a member of it the
+ * name that the user knows, as a key of a line or as an option. Returns the key; NULL: the text
+ * begins with no member. */
+const char *cli_name_request(struct spw_error *err, bool as_option);
 /* Finds what makes the context of this command smaller. The command line is the same for the whole
  * process. */
 void cli_name_context(const struct cli_options *o);

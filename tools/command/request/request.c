@@ -254,27 +254,10 @@ int request_refuse_memory(struct request_refusal *why)
 
 int request_refuse_asked(struct request_refusal *why, const struct spw_error *err)
 {
-    static const struct {
-        const char *member, *key;
-    } names[] = {{"beams.n_beams", "num_beams"},
-                 {"beams.n_groups", "num_beam_groups"},
-                 {"beams.n_return", "num_return_sequences"},
-                 {"beams.diversity_penalty", "diversity_penalty"},
-                 {"beams.length_penalty", "length_penalty"},
-                 {"sampling.temperature", "temperature"},
-                 {"grammar", "response_format"},
-                 {"stop", "stop"},
-                 {"logprobs", "logprobs"}};
     struct spw_error named = *err;
+    const char *key = cli_name_request(&named, false);
     cli_name_options(named.text);
-    const char *colon = strstr(named.text, ": "), *text = colon ? colon + 2 : named.text;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const size_t n = strlen(names[i].member);
-        if (!strncmp(text, names[i].member, n) && text[n] == ':')
-            return request_refuse(why, 400, "invalid_value", names[i].key, "%s%s", names[i].key,
-                                  text + n);
-    }
-    return request_refuse(why, 400, NULL, NULL, "%s", named.text);
+    return request_refuse(why, 400, key ? "invalid_value" : NULL, key, "%s", named.text);
 }
 
 bool request_failed(struct request_refusal *why, const struct spw_event *e)
