@@ -1,6 +1,7 @@
 /* Files, texts and token ids: see input.h. */
 #include "tools/command/input/input.h"
 #include "tools/command/input/speech.h"
+#include "tools/command/input/text.h"
 
 #include "base/grow.h"
 
@@ -50,10 +51,7 @@ int cli_read_file(const char *path, char **data, size_t *bytes)
     }
     text[*bytes] = 0;
     *data = text;
-    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) {
-        *bytes -= 3;
-        memmove(text, text + 3, *bytes + 1);
-    }
+    cli_drop_mark(text, bytes);
     return 0;
 }
 
@@ -351,6 +349,14 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
         item->max_new_tokens = spw_min_u64(item->max_new_tokens, m->config.stack_positions);
     in->longest = needed_by(item);
     cli_say_summarize(o, m, item->n_tokens);
+    if (in->longest > limit && !o->context && item->speech && item->n_tokens < limit)
+        return cli_fail(CLI_REFUSED,
+                        "--max-new-tokens: found %llu, expected at most %llu: the model has %llu "
+                        "positions for an answer, which begins with %llu tokens",
+                        (unsigned long long)item->max_new_tokens,
+                        (unsigned long long)(limit - item->n_tokens),
+                        (unsigned long long)m->config.stack_positions,
+                        (unsigned long long)(item->n_tokens - n_source));
     if (in->longest > limit && !o->context && item->n_tokens < limit)
         return cli_fail(CLI_REFUSED,
                         "--max-new-tokens: found %llu, expected at most %llu: the model was made "

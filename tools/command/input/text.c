@@ -207,15 +207,20 @@ static int decode_utf16(const char *path, char **data, size_t *bytes, struct spw
     return 0;
 }
 
+void cli_drop_mark(char *text, size_t *bytes)
+{
+    if (strncmp(text, "\xef\xbb\xbf", 3) != 0)
+        return;
+    *bytes -= 3;
+    memmove(text, text + 3, *bytes + 1);
+}
+
 int cli_decode_text(const char *path, char **data, size_t *bytes, struct spw_error *err)
 {
     if (*bytes >= 2 && (memcmp(*data, "\xff\xfe", 2) == 0 || memcmp(*data, "\xfe\xff", 2) == 0))
         return decode_utf16(path, data, bytes, err);
     SPW_TRY(check_utf8(path, *data, *bytes, err));
-    if (*bytes >= 3 && memcmp(*data, "\xef\xbb\xbf", 3) == 0) {
-        *bytes -= 3;
-        memmove(*data, *data + 3, *bytes + 1);
-    }
+    cli_drop_mark(*data, bytes);
     return 0;
 }
 

@@ -22,6 +22,9 @@ int cli_digest_file(const char *path, struct cli_digest *digest, struct spw_erro
 /* Size and time of modification; leaves the hash as it is. */
 int cli_stat_file(const char *path, struct cli_digest *digest, struct spw_error *err);
 
+/* Leaves out the byte order mark of UTF-8 that a text begins with, if it does. The text ends in a
+ * NUL. */
+void cli_drop_mark(char *text, size_t *bytes);
 /* Makes UTF-8 without a byte order mark of the bytes of a file: UTF-8, or UTF-16 with a byte order
  * mark. Replaces *data, which is owned as above, where the text is UTF-16. -EILSEQ: it is not such
  * a text; the error names the byte. */

@@ -76,6 +76,8 @@ void job_engine_refuse(const struct job_engine *e, const struct request *x,
     struct spw_options ignored;
     struct spw_error err = {0};
     const uint64_t n = request_tokens(x), most = job_engine_longest(e);
+    const uint64_t n_prompt = n - x->max_new_tokens;
+    char shorter[64] = "";
     const bool fits_no_budget = n <= e->limit && cli_is_too_small(plan(e, n, &ignored, &err));
     const char *limit = e->is->o->context ? ", the --context"
                         : e->is->model->config.stack_positions
@@ -83,13 +85,16 @@ void job_engine_refuse(const struct job_engine *e, const struct request *x,
                             : ", as many as the model was made for (--allow-long-context "
                               "allows more)";
     cli_name_options(err.text);
+    if (n_prompt < most)
+        snprintf(shorter, sizeof shorter, "; at most %llu of the answer would do",
+                 (unsigned long long)(most - n_prompt));
     request_refuse(
         why, 400, "context_length_exceeded", x->form == REQUEST_CHAT ? "messages" : NULL,
         "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
-        "%llu%s%s",
-        (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
-        (unsigned long long)x->max_new_tokens, (unsigned long long)most,
-        fits_no_budget ? ": " : limit, fits_no_budget ? err.text : "");
+        "%llu%s%s%s",
+        (unsigned long long)n_prompt, cli_plural(n_prompt), (unsigned long long)x->max_new_tokens,
+        (unsigned long long)most, fits_no_budget ? ": " : limit, fits_no_budget ? err.text : "",
+        shorter);
 }
 
 static int find_most(struct job_engine *e, uint64_t too_long, struct spw_error *err)

@@ -23,6 +23,7 @@ static int read_file(struct request *x, const char *path, struct request_refusal
         return request_refuse(why, 400, "invalid_file", "file", "file: %s%s", err.text,
                               rc == -ENOENT ? "; names begin in the folder of the input" : "");
     x->digest = XXH3_64bits_withSeed(x->file, x->file_bytes, x->digest);
+    cli_drop_mark(x->file, &x->file_bytes);
     return 0;
 }
 
