@@ -288,6 +288,10 @@ static void check_files(void)
         CHECK(x.prompts[0].tokens[0] == 'a' - '!' && !x.file);
         request_free(&x);
     }
+    write_text("marked.txt", "\xef\xbb\xbfxyz");
+    snprintf(line, sizeof line, "{\"file\": \"marked.txt\"}");
+    CHECK(parse(&x, line, strlen(line), &why) == 0 && x.file_bytes == 3 && !strcmp(x.file, "xyz"));
+    request_free(&x);
     snprintf(line, sizeof line, "{\"file\": \"%s/text.txt\"}", folder);
     CHECK(read_line(&x, line, &why) == 0);
     request_free(&x);

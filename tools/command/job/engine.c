@@ -29,6 +29,19 @@ static bool holds_next(const struct job_engine *e, const struct spw_options *o)
            (!spw_plan_query(&p, e->is->o->operand, o, NULL) && job_engine_holds_beams(&p, e->next));
 }
 
+/* Plans for the beams of the next item alone, in memory for all of them. */
+static int plan_beams(const struct job_engine *e, struct spw_options *out, struct spw_error *err)
+{
+    const struct request *x = e->next;
+    const struct cli_input item = {.n_tokens = request_tokens(x) - x->max_new_tokens,
+                                   .max_new_tokens = x->max_new_tokens};
+    struct spw_plan_info ignored;
+    out->sessions = x->beams.n_beams;
+    cli_count_full(out, e->is->o, &item);
+    spw_error_clear(err);
+    return spw_plan_query(&ignored, e->is->o->operand, out, err);
+}
+
 /* The write limit is that of the job: an engine may write what the engines before it have left. */
 static void limit_writes(const struct job_engine *e, struct spw_options *out)
 {
@@ -38,7 +51,8 @@ static void limit_writes(const struct job_engine *e, struct spw_options *out)
 }
 
 /* Plans for items of `context` tokens, with as many sessions as there is memory for, or only the
- * beams of the next item, if these have no room else. */
+ * beams of the next item, if these have no room else. Budgets that do not hold the beams are too
+ * small; not so --sessions. */
 static int plan(const struct job_engine *e, uint64_t context, struct spw_options *out,
                 struct spw_error *err)
 {
@@ -58,6 +72,8 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
         out->sessions = n_beams;
         rc = cli_fit_sessions(out, o, n_beams, err);
     }
+    if (n_beams && n_beams <= sessions && (rc ? cli_is_too_small(rc) : !holds_next(e, out)))
+        rc = plan_beams(e, out, err);
     if (rc == -EDQUOT && e->written_bytes) {
         const size_t n = strlen(err->text);
         char written[32];
@@ -78,13 +94,22 @@ void job_engine_refuse(const struct job_engine *e, const struct request *x,
     const uint64_t n = request_tokens(x), most = job_engine_longest(e);
     const uint64_t n_prompt = n - x->max_new_tokens;
     char shorter[64] = "";
-    const bool fits_no_budget = n <= e->limit && cli_is_too_small(plan(e, n, &ignored, &err));
+    struct job_engine for_item = *e;
+    for_item.next = x; /* that of the last engine may be freed */
+    const bool fits_no_budget =
+        n <= e->limit && cli_is_too_small(plan(&for_item, n, &ignored, &err));
     const char *limit = e->is->o->context ? ", the --context"
                         : e->is->model->config.stack_positions
                             ? ", as many as the model was made for"
                             : ", as many as the model was made for (--allow-long-context "
                               "allows more)";
     cli_name_options(err.text);
+    if (fits_no_budget && x->beams.n_beams) {
+        request_refuse(why, 400, "invalid_value", "num_beams",
+                       "num_beams: found %u, for which there is too little memory: %s",
+                       x->beams.n_beams, err.text);
+        return;
+    }
     if (n_prompt < most)
         snprintf(shorter, sizeof shorter, "; at most %llu of the answer would do",
                  (unsigned long long)(most - n_prompt));

@@ -324,14 +324,15 @@ static int refuse_length(struct run *r, struct request *x)
     return refuse(r, x, &why);
 }
 
-/* The budgets are too small for the next item. */
+/* The budgets are too small for the next item. Those that are too small for a search may hold other
+ * items of its length. */
 static int refuse_next(struct run *r)
 {
     struct request *x = r->next;
-    int code = job_engine_find_most(&r->e, x);
+    int code = x->beams.n_beams ? 0 : job_engine_find_most(&r->e, x);
     if (code)
         return code;
-    if (!request_shorten(x, r->e.most))
+    if (!x->beams.n_beams && !request_shorten(x, r->e.most))
         return 0; /* another engine */
     r->next = NULL;
     return refuse_length(r, x);
