@@ -104,7 +104,7 @@ struct spw_session {
     uint32_t slot;       /* in engine.sessions */
     struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: snapshot.h */
     uint64_t delivered;         /* of the running sync: logits before this were handed over */
-    bool has_share;             /* `residency` is set */
+    bool has_share;             /* `residency` is set, for most_tokens */
     bool of_batch; /* the batch has opened the session: tiles that sessions of the batch share count
                       once */
     bool leaves;   /* the batch closes it, or lets another request have it, before the next step */

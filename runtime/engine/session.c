@@ -172,7 +172,7 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
     s->most_tokens = most_tokens;
     s->n_tokens = s->reused = n;
     s->n_attached = spw_min_u64(s->n_attached, n);
-    s->leaves = false;
+    s->leaves = s->has_share = false; /* the share that it has is for fewer tokens */
     e->sharing.is_old = true;
     return 0;
 }
