@@ -189,7 +189,7 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
         if (!pack)
             return 0;
         uint32_t n = tiles_from(pack, m->n_tiles, hash, next, n_tiles - m->n_tiles);
-        if (!n)
+        if (!n || (*tokens < 0 && n < n_tiles)) /* a part of a source is of no use */
             return reject_pack(s, pack);
         hash = spw_pack_info(pack)->hashes[n - 1];
         m->parts[m->n_parts++] = (struct spw_store_part){pack, m->n_tiles, n};

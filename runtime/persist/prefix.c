@@ -102,9 +102,7 @@ static int open_store(struct spw_engine *e, struct keys *k, struct spw_error *er
 /* The store of sequences with this number of tokens; NULL: there is none. */
 static const struct keys *keys_of(const struct spw_engine *e, uint64_t rope_table)
 {
-    const bool has_source = e->model.config.n_source_layers;
-    const bool may = !has_source || !spw_plan_sharing(&e->plan).needs_checkpoint;
-    for (int i = 0; i < N_TABLES && e->above.prefix && may; i++)
+    for (int i = 0; i < N_TABLES && e->above.prefix; i++)
         if (e->above.prefix->keys[i].store && e->above.prefix->keys[i].rope_table == rope_table)
             return &e->above.prefix->keys[i];
     return NULL;
@@ -116,7 +114,9 @@ static int open_stores(struct spw_engine *e, struct spw_error *err)
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     if (!e->options.prefix_cache_dir)
         return 0;
-    if (e->model.config.n_source_layers && spw_plan_sharing(&e->plan).needs_checkpoint)
+    const bool may =
+        !e->model.config.n_source_layers || !spw_plan_sharing(&e->plan).needs_checkpoint;
+    if (!may)
         spw_engine_report_note(e, "prefix cache: not used, the model has an encoder, and KV is "
                                   "quantized");
     if (!e->above.prefix) {
@@ -136,7 +136,8 @@ static int open_stores(struct spw_engine *e, struct spw_error *err)
             continue;
         spw_store_close(k->store);
         k->store = NULL;
-        SPW_TRY(open_store(e, k, err));
+        if (may)
+            SPW_TRY(open_store(e, k, err));
     }
     return 0;
 }
@@ -188,50 +189,44 @@ static bool window_passed(const struct spw_plan *p, uint64_t n)
     return moves;
 }
 
-/* The tokens of the span that may come from files: those of its source, or else whole tiles. Tokens
- * whose logits are asked for, at least one, must be computed. */
-static uint64_t max_tokens(const struct spw_engine *e, const struct spw_span *span)
+/* How many of the first n tokens of a sequence a store can have: the source, or else the tokens of
+ * whole tiles. */
+static uint64_t storable(const int32_t *tokens, uint64_t n)
 {
-    if (e->model.config.n_source_layers)
-        return spw_source_length(span->tokens, span->n_tokens);
-    uint64_t n = spw_sub_u64(span->n_tokens, spw_max_u64(span->n_logits, 1));
-    return n - n % SPW_TILE_TOKENS;
+    const uint64_t n_source = spw_source_length(tokens, n);
+    return n_source ? n_source : n - n % SPW_TILE_TOKENS;
+}
+
+/* These n tokens as a store has them, in whole tiles. *filled: for spw_free. NULL: no memory. */
+static const int32_t *fill_tiles(const int32_t *tokens, uint64_t n, int32_t **filled)
+{
+    const uint64_t end = spw_align_up(n, SPW_TILE_TOKENS);
+    *filled = NULL;
+    if (n == end)
+        return tokens;
+    *filled = spw_alloc(end * sizeof **filled);
+    for (uint64_t i = 0; *filled && i < end; i++)
+        (*filled)[i] = i < n ? tokens[i] : NO_TOKEN;
+    return *filled;
+}
+
+/* The tokens of the span that may come from files. Tokens whose logits are asked for, at least one,
+ * must be computed; they follow a source. */
+static uint64_t max_tokens(const struct spw_span *span)
+{
+    const uint64_t n_source = spw_source_length(span->tokens, span->n_tokens);
+    const uint64_t n = spw_sub_u64(span->n_tokens, spw_max_u64(span->n_logits, 1));
+    return storable(span->tokens, spw_max_u64(n_source, n));
 }
 
 /* The border of a chunk is a checkpoint that no file needs to have. max: what was searched for. */
 static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m, uint64_t max)
 {
-    uint64_t all = (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
-    if (e->model.config.n_source_layers)
-        return all < max ? 0 : max;
+    const uint64_t all = spw_min_u64((uint64_t)m->n_tiles * SPW_TILE_TOKENS, max);
     if (!spw_plan_sharing(&e->plan).needs_checkpoint)
         return all;
     return spw_max_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS,
                        spw_kv_border(e->plan.residency, all));
-}
-
-/* A source in whole tiles, for spw_free. */
-static int32_t *fill_tiles(const int32_t *tokens, uint64_t n)
-{
-    const uint64_t end = spw_align_up(n, SPW_TILE_TOKENS);
-    int32_t *filled = spw_alloc(end * sizeof *filled);
-    for (uint64_t i = 0; filled && i < end; i++)
-        filled[i] = i < n ? tokens[i] : NO_TOKEN;
-    return filled;
-}
-
-static int match(const struct spw_engine *e, const struct keys *k, const int32_t *tokens,
-                 uint64_t n, struct spw_store_match *m)
-{
-    if (!e->model.config.n_source_layers)
-        return spw_store_match(k->store, tokens, n, m);
-    n = spw_source_length(tokens, n);
-    int32_t *filled = fill_tiles(tokens, n);
-    if (!filled)
-        return -ENOMEM;
-    const int rc = spw_store_match(k->store, filled, spw_align_up(n, SPW_TILE_TOKENS), m);
-    spw_free(filled);
-    return rc;
 }
 
 /* The longest match in the store. A checkpoint one tile after it will do if it has all exact tiles
@@ -239,7 +234,13 @@ static int match(const struct spw_engine *e, const struct keys *k, const int32_t
 static int search(struct spw_engine *e, const struct keys *k, const int32_t *tokens, uint64_t n,
                   struct spw_store_match *m)
 {
-    SPW_TRY(match(e, k, tokens, n, m));
+    int32_t *filled;
+    n = storable(tokens, n);
+    tokens = fill_tiles(tokens, n, &filled);
+    const int rc =
+        tokens ? spw_store_match(k->store, tokens, spw_align_up(n, SPW_TILE_TOKENS), m) : -ENOMEM;
+    spw_free(filled);
+    SPW_TRY(rc);
     struct spw_pack *next = m->next_checkpoint;
     if (next && m->checkpoint_tiles < m->n_tiles &&
         spw_snapshot_continues(e, next, (uint64_t)m->n_tiles * SPW_TILE_TOKENS)) {
@@ -262,7 +263,7 @@ static void release_match(struct spw_session *s)
 static struct spw_prefix_found *find_match(struct spw_session *s, const struct keys *k,
                                            const struct spw_span *span)
 {
-    uint64_t max = max_tokens(s->engine, span);
+    uint64_t max = max_tokens(span);
     if (s->found && s->found->max == max && s->found->keys == k)
         return s->found;
     release_match(s);
@@ -288,7 +289,7 @@ static const struct keys *keys_for(const struct spw_session *s, const struct spw
 static uint64_t branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
-    uint64_t max = max_tokens(e, span);
+    uint64_t max = max_tokens(span);
     const struct keys *k = keys_for(s, span);
     /* turns that are short alone may be long together, and a state has passed all their tiles */
     const uint64_t held = e->plan.n_states ? 0 : s->n_tokens;
@@ -478,7 +479,7 @@ static int attach(struct spw_session *s, const struct spw_span *span, uint64_t *
     struct spw_engine *e = s->engine;
     s->from_store = 0;
     const struct keys *k = keys_for(s, span);
-    if (!k || !spw_prefix_is_useful(*n_reused, max_tokens(e, span)))
+    if (!k || !spw_prefix_is_useful(*n_reused, max_tokens(span)))
         return 0;
     struct spw_prefix_found *f = find_match(s, k, span);
     uint64_t n = f ? usable(e, &f->match, f->max) : 0;
@@ -529,9 +530,7 @@ static bool distrust(struct spw_session *s)
 static uint64_t publishable(const struct spw_session *s)
 {
     const struct spw_engine *e = s->engine;
-    const uint64_t whole = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS;
-    if (e->model.config.n_source_layers)
-        return spw_align_up(spw_source_length(s->tokens, s->n_tokens), SPW_TILE_TOKENS);
+    const uint64_t whole = spw_align_up(storable(s->tokens, s->n_tokens), SPW_TILE_TOKENS);
     if (!spw_plan_sharing(&e->plan).needs_checkpoint ||
         spw_kv_can_truncate(s->seq.kv, e->plan.residency, whole))
         return whole;
@@ -554,10 +553,8 @@ static bool find_new(struct spw_session *s, const struct keys *k, struct spw_sna
     if (search(s->engine, k, s->tokens, spw_min_u64(range->to, s->n_tokens), found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
-    uint64_t known = spw_max_u64(s->n_attached, s->n_published);
-    if (e->model.config.n_source_layers)
-        known = spw_align_up(known, SPW_TILE_TOKENS);
-    if (range->from > known) /* of an earlier run */
+    const uint64_t own = spw_min_u64(range->from, storable(s->tokens, s->n_tokens));
+    if (own > spw_max_u64(s->n_attached, s->n_published)) /* of an earlier run */
         s->engine->unpredicted = true;
     bool all =
         range->from == range->to &&
@@ -603,15 +600,14 @@ static int publish_range(struct spw_session *s, const struct keys *k,
     struct spw_prefix *p = s->engine->above.prefix;
     struct spw_pack_section *sections =
         spw_alloc(spw_snapshot_max_sections(s->engine) * sizeof *sections);
-    const bool has_source = s->engine->model.config.n_source_layers;
-    int32_t *filled =
-        has_source ? fill_tiles(s->tokens, spw_source_length(s->tokens, s->n_tokens)) : NULL;
-    if (!sections || (has_source && !filled)) {
+    int32_t *filled;
+    const int32_t *tokens = fill_tiles(s->tokens, storable(s->tokens, s->n_tokens), &filled);
+    if (!sections || !tokens) {
         spw_free(sections);
         spw_free(filled);
         return spw_fail(err, -ENOMEM, "prefix cache: no memory to store a session");
     }
-    struct spw_store_addition a = {.tokens = filled ? filled : s->tokens,
+    struct spw_store_addition a = {.tokens = tokens,
                                    .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
                                    .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
                                    .checkpoint = range->checkpoint,
