@@ -36,10 +36,16 @@ static int check(const struct cli_options *o)
 void cli_obey_search(struct cli_options *o, const struct cli_model *m)
 {
     const struct spw_search_rules *s = &m->config.search;
-    bool any = cli_given(o, "num-beams") || s->num_beams < 2 || m->config.n_mels;
+    const bool asks = !cli_given(o, "num-beams") && s->num_beams > 1 && !m->config.n_mels;
+    const char *other = NULL;
     for (size_t i = 0; cli_no_beams[i]; i++)
-        any |= cli_given(o, cli_no_beams[i]);
-    if (!any) {
+        other = cli_given(o, cli_no_beams[i]) ? cli_no_beams[i] : other;
+    /* a temperature asks for samples, and a saved run goes on as it began */
+    if (asks && other && !cli_given(o, "temperature") && !cli_given(o, "resume"))
+        cli_note("the files of the model ask for a search with %llu beams; --%s makes none, so the "
+                 "answer may be another one",
+                 (unsigned long long)s->num_beams, other);
+    if (asks && !other) {
         o->num_beams = s->num_beams;
         if (!cli_given(o, "num-beam-groups") && s->num_beam_groups)
             o->num_beam_groups = s->num_beam_groups;
