@@ -121,10 +121,12 @@ static void reuse_kept(struct spw_batch *b, uint32_t place)
         return;
     struct spw_session *s = kept->session;
     const uint64_t whole = spw_batch_count_room(b, false).tiles + shared / SPW_TILE_TOKENS;
-    if (!spw_share_fits(&b->engine->plan, whole) ||
-        spw_session_take_over(s, n, spw_batch_most_tokens(&x->answer.request)))
+    if (!spw_share_fits(&b->engine->plan, whole))
         return; /* the request gets a new session */
-    x->session = s;
+    if (!spw_session_take_over(s, n, spw_batch_most_tokens(&x->answer.request)))
+        x->session = s;
+    else
+        spw_session_close(s);
     remove_ended(b, (uint32_t)(kept - b->ended));
 }
 

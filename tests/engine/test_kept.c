@@ -257,6 +257,61 @@ static void check_give_up(const struct tiny_model *m)
     room_close(&x);
 }
 
+static struct spw_device_ops failing;
+static int (*copy)(struct spw_device *, void *, const void *, uint64_t, enum spw_link, spw_stream);
+static int n_copies; /* until one fails */
+
+static int fail_copy(struct spw_device *d, void *to, const void *from, uint64_t bytes,
+                     enum spw_link link, spw_stream s)
+{
+    return n_copies-- ? copy(d, to, from, bytes, link, s) : -EIO;
+}
+
+/* A kept session of 701 tokens, and a device whose n-th copy from now on fails. Returns how many
+ * tokens another prompt finds in the session. */
+static uint64_t open_failing(struct room *x, int n)
+{
+    room_open(x, &tiny_models[TINY_STATES], 2, 2);
+    memcpy(x->ids[1], x->ids[0], 600 * sizeof *x->ids[0]);
+    until_end(x, submit(x, 0, 700, 2));
+    const struct spw_session *s = x->b->ended[0].session;
+    const uint64_t found = spw_kv_reach(s->seq.kv, x->e->plan.residency, 600);
+    CHECK(s->n_tokens == 701 && found > 0 && found <= 600);
+    failing = *x->e->lane.ops;
+    copy = failing.copy;
+    failing.copy = fail_copy;
+    x->e->lane.ops = &failing;
+    n_copies = n;
+    return found;
+}
+
+/* Each copy of a cut fails in turn. The session has its tokens then, but not what they need: a
+ * batch closes it, and the other prompt gets a new one. */
+static void check_failed_cut(void)
+{
+    uint64_t hashes[2] = {0};
+    int n = 0;
+    for (int rc = -EIO; rc; n++) {
+        struct room x;
+        const uint64_t found = open_failing(&x, n);
+        struct spw_session *s = x.b->ended[0].session;
+        rc = spw_session_take_over(s, found, found + 1);
+        CHECK((!rc || rc == -EIO) && s->n_tokens == (rc ? 701 : found));
+        CHECK(!memcmp(s->tokens, x.ids[0], spw_min_u64(s->n_tokens, 700) * sizeof *s->tokens));
+        room_close(&x);
+        open_failing(&x, rc ? n : -1);
+        const uint64_t id = submit(&x, 1, 700, 1);
+        step(&x);
+        CHECK(!x.b->n_ended);
+        until_end(&x, id);
+        CHECK(result(&x, id)->n_reused == (rc ? 0 : found));
+        hashes[!rc] = result(&x, id)->logits_hash;
+        CHECK(!n || rc || hashes[0] == hashes[1]);
+        room_close(&x);
+    }
+    CHECK_MSG(n > 1, "no copy of a cut has failed");
+}
+
 int main(void)
 {
     if (!run_is_there())
@@ -270,5 +325,6 @@ int main(void)
     check_order();
     check_fork(4);
     check_fork(1);
+    check_failed_cut();
     return check_done();
 }
