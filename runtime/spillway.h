@@ -309,7 +309,9 @@ int spw_session_checkpoint(struct spw_session *s);
 /* Of a model whose source is audio (spw_model_config.n_mels): the spectrogram of the source,
  * [SPW_AUDIO_FRAMES * tokens of the source][n_mels] (spw_audio_log_mel), from which the session
  * computes it. The tokens of the source must differ where the spectrogram does
- * (spw_audio_source). Borrowed until another one is set, or the session is closed. */
+ * (spw_audio_source). Borrowed until another one is set, or the session is closed. A session that
+ * has its source, such as one that was resumed, needs it only where the source is computed again.
+ */
 void spw_session_set_audio(struct spw_session *s, const float *audio);
 void spw_session_close(struct spw_session *s); /* NULL is fine */
 size_t spw_session_n_tokens(const struct spw_session *s);

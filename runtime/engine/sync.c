@@ -65,11 +65,6 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
                         i, (unsigned long long)n_source, (size_t)(s->n_tokens - n_source),
                         (unsigned long long)spw_config_most_source(&e->model.config),
                         (unsigned long long)e->model.config.stack_positions);
-    if (e->model.config.n_mels && !s->session->audio && !e->dry)
-        return spw_fail(err, -EINVAL,
-                        "span %zu: the source of this model is audio, and the session has none "
-                        "(spw_session_set_audio)",
-                        i);
     for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
         if ((s->tokens[j] < 0 && j >= n_source) ||
             (uint32_t)spw_plain_token(s->tokens[j]) >=
@@ -358,6 +353,20 @@ static int upload_rope(struct spw_engine *e, struct spw_error *err)
     return rc ? give_up(e, rc, err) : 0;
 }
 
+/* A source that is audio is computed from the audio, at first or again. */
+static int check_audio(const struct spw_engine *e, struct spw_error *err)
+{
+    for (uint32_t i = 0; i < e->step.n && e->model.config.n_mels && !e->dry; i++) {
+        const struct spw_executor_item *x = &e->step.items[i];
+        if (!x->audio && x->span.from < x->span.n_source)
+            return spw_fail(err, -EINVAL,
+                            "span %u: the source of this model is audio, and the session has none "
+                            "(spw_session_set_audio)",
+                            e->step.span_index[i]);
+    }
+    return 0;
+}
+
 /* Computes the spans that were added to the step, whose rope table has this number. */
 static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, struct spw_error *err)
 {
@@ -369,6 +378,7 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
     uint32_t n_tries = step->sessions[0]->is_paused ? e->paused.n_tries : 0;
     int rc;
     do {
+        SPW_TRY(check_audio(e, err));
         spw_engine_continue_paused(e);
         step->runs = true;
         rc = spw_executor_step(e->executor, step->items, step->n, d->most_chunks, deliver, d);

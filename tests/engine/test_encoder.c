@@ -619,7 +619,12 @@ static void check_audio(void)
     CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EINVAL && strstr(err.text, "is audio"));
     spw_session_set_audio(s, audio);
     CHECK(spw_sync(e, &shorter, 1, NULL, NULL, &err) == -E2BIG);
+    const struct spw_span begun = {s, ids, N - 1, 1};
+    CHECK_MSG(!spw_sync(e, &begun, 1, NULL, NULL, &err), "%s", err.text);
+    spw_session_set_audio(s, NULL); /* the session has the source */
     CHECK_MSG(!spw_sync(e, &span, 1, NULL, NULL, &err), "%s", err.text);
+    ids[0] ^= 1;
+    CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EINVAL && strstr(err.text, "is audio"));
     spw_session_close(s);
     struct spw_request q = {.prompt = ids, .n_prompt = N, .max_new_tokens = 2};
     CHECK(spw_batch_submit(b, &q, &id, &err) == -EINVAL && strstr(err.text, "is audio"));

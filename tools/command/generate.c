@@ -79,8 +79,10 @@ static void save_some(struct run *r)
 static void on_pass(void *context)
 {
     struct run *r = context;
+    const struct cli_speech *speech = r->inputs.items[0].speech;
     cli_read_events(&r->events, r->engine);
-    save_run(r);
+    if (!speech || !speech->language)
+        save_run(r);
 }
 
 static int on_token(struct run *r, int32_t token, const float *logits)
@@ -139,6 +141,7 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
     return (struct spw_request){
         .prompt = in->tokens,
         .n_prompt = in->n_tokens,
+        .audio = in->speech ? in->speech->window : NULL,
         .max_new_tokens = in->max_new_tokens,
         .given = r->saved.tokens ? r->saved.tokens + r->saved.n_prompt : NULL,
         .n_given = r->saved.n_given,
@@ -298,6 +301,32 @@ static int write_report(const struct run *r)
 
 /* ---- one run ---- */
 
+static int on_language(void *context, const struct spw_event *e, struct spw_error *err)
+{
+    (void)context;
+    if (e->kind == SPW_EVENT_END && e->text_bytes)
+        return spw_fail(err, -EIO, "%s", e->text);
+    return cli_interrupted() ? -ECANCELED : 0;
+}
+
+/* The language of a run that is saved. Its session has the source then. */
+static int find_language(struct run *r)
+{
+    struct cli_input *in = &r->inputs.items[0];
+    struct cli_batch batch = {.engine = r->engine, .events = &r->events, .on_event = on_language};
+    struct spw_request q = make_request(r, in);
+    struct spw_result answer;
+    struct spw_error err = {0};
+    if (!in->speech || !in->speech->language)
+        return 0;
+    cli_speech_ask(in->speech, &q);
+    int rc = cli_run_request(&batch, NULL, &q, &answer, &r->times, &err);
+    rc = rc ? rc : cli_speech_take(in->speech, &answer, NULL);
+    spw_result_free(&answer);
+    memcpy(in->tokens, in->speech->tokens, in->n_tokens * sizeof *in->tokens);
+    return rc ? cli_fail_error(rc, &err, false) : 0;
+}
+
 static int open_session(struct run *r)
 {
     struct spw_error err = {0};
@@ -305,12 +334,20 @@ static int open_session(struct run *r)
     if (r->saved.file)
         rc = spw_session_resume(&r->session, r->engine, r->saved.file, &err);
     const bool is_damaged = rc == -EBADMSG; /* the KV; the tokens were checked before */
+    if (is_damaged && r->model.config.n_mels)
+        return cli_fail(CLI_REFUSED,
+                        "%s; the file has no audio to compute this KV again; begin "
+                        "anew, with --input-file",
+                        err.text);
     if (is_damaged)
         cli_fail(0, "%s; the KV of this run is computed again from its tokens", err.text);
     if (is_damaged || (r->o->save && !r->saved.file))
         rc = spw_session_open(&r->session, r->engine, &err);
     if (rc)
         return cli_fail_error(rc, &err, true);
+    const int code = r->o->save ? find_language(r) : 0;
+    if (code)
+        return code;
     return r->o->save ? cli_saved_open_file(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
@@ -483,11 +520,14 @@ static int generate(struct run *r)
 {
     struct spw_error err = {0};
     const struct spw_request request = make_request(r, &r->inputs.items[0]);
+    const double language_seconds = r->times.prefill_seconds;
     r->batch = (struct cli_batch){
         .engine = r->engine, .events = &r->events, .on_event = on_event, .context = r};
-    int rc = r->inputs.items[0].speech ? transcribe(r, &request, &err)
-                                       : cli_run_request(&r->batch, r->model.tokenizer, &request,
-                                                         &r->result, &r->times, &err);
+    int rc =
+        r->inputs.items[0].speech && !r->o->save
+            ? transcribe(r, &request, &err)
+            : cli_run_request(&r->batch, r->model.tokenizer, &request, &r->result, &r->times, &err);
+    r->times.prefill_seconds += language_seconds;
     cli_progress_end();
     int code = cli_npy_close(r->npy);
     r->npy = NULL;
@@ -577,15 +617,30 @@ static int check_speech(const struct run *r)
                                          "logprobs"};
     if (!r->model.config.n_mels)
         return 0;
-    if (r->o->save || r->o->resume)
-        return cli_fail(CLI_REFUSED,
-                        "--%s: the model (%s) listens to audio, which a saved run has no place for",
-                        r->o->save ? "save" : "resume", r->model.config.model_type);
     if (r->o->num_beams > 1)
         return cli_fail(CLI_REFUSED, "found both --input-file of audio and --num-beams");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (cli_given(r->o, others[i]))
             return cli_fail(CLI_REFUSED, "found both --input-file of audio and --%s", others[i]);
+    return 0;
+}
+
+/* A saved run is one answer, so it is one window; its text goes on where it ended. */
+static int check_saved_speech(const struct run *r)
+{
+    const struct cli_speech *s = r->inputs.items[0].speech;
+    if (!s || !r->o->save)
+        return 0;
+    if (s->n_rows > s->mel.window_frames)
+        return cli_fail(CLI_REFUSED,
+                        "--save: %s is longer than %g seconds, which are one window; a run of "
+                        "several windows cannot be saved",
+                        cli_input_name(r->o->input_file),
+                        s->mel.window_frames * CLI_SPEECH_ROW_SECONDS);
+    if (s->has_times)
+        return cli_fail(CLI_REFUSED,
+                        "--save: found a --prompt that asks for times, expected one that ends with "
+                        "<|notimestamps|>, or none");
     return 0;
 }
 
@@ -600,6 +655,8 @@ static int read_inputs(struct run *r)
         return code;
     code = r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
                          : cli_inputs_read(&r->inputs, r->o, &r->model, false);
+    if (code == 0)
+        code = check_saved_speech(r);
     if (code == 0 && r->o->save)
         code = cli_take_as_source(&r->inputs, &r->model.config);
     if (code == 0 && r->o->prompt && !r->o->input_file)
