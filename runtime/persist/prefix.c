@@ -13,8 +13,8 @@
  *
  * In a model with an encoder the store has sources: their tiles, the last one of which is filled up
  * with NO_TOKEN and whatever follows the source in the session. A session begins with a whole
- * source, and writes to a copy of that tile. KV is exact: else a session could not be cut back to
- * where its source ends.
+ * source, and writes to a copy of that tile. Where KV is quantized, the source ends with a
+ * checkpoint, and its last tile is read as one of the exact tiles.
  *
  * The packs of a match stay locked while any of their tiles is in use: every attachment counts. */
 #include "runtime/persist/prefix.h"
@@ -114,11 +114,6 @@ static int open_stores(struct spw_engine *e, struct spw_error *err)
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     if (!e->options.prefix_cache_dir)
         return 0;
-    const bool may =
-        !e->model.config.n_source_layers || !spw_plan_sharing(&e->plan).needs_checkpoint;
-    if (!may)
-        spw_engine_report_note(e, "prefix cache: not used, the model has an encoder, and KV is "
-                                  "quantized");
     if (!e->above.prefix) {
         e->above.prefix = spw_alloc_zero(1, sizeof *e->above.prefix);
         if (!e->above.prefix)
@@ -136,8 +131,7 @@ static int open_stores(struct spw_engine *e, struct spw_error *err)
             continue;
         spw_store_close(k->store);
         k->store = NULL;
-        if (may)
-            SPW_TRY(open_store(e, k, err));
+        SPW_TRY(open_store(e, k, err));
     }
     return 0;
 }
@@ -225,7 +219,7 @@ static uint64_t usable(const struct spw_engine *e, const struct spw_store_match 
     const uint64_t all = spw_min_u64((uint64_t)m->n_tiles * SPW_TILE_TOKENS, max);
     if (!spw_plan_sharing(&e->plan).needs_checkpoint)
         return all;
-    return spw_max_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS,
+    return spw_max_u64(spw_min_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS, all),
                        spw_kv_border(e->plan.residency, all));
 }
 
@@ -525,11 +519,25 @@ static bool distrust(struct spw_session *s)
 
 /* ---- publishing ---- */
 
+/* Whether the session still has the exact tiles of a checkpoint at n tokens. */
+static bool has_exact(const struct spw_session *s, uint64_t n)
+{
+    bool has = true;
+    for (uint32_t i = 0; i < s->engine->model.config.n_slices; i++)
+        has &= spw_kv_exact_first(s->seq.kv, i) <=
+               spw_waterline_first_read_exact(spw_engine_residency(s->engine, i), n);
+    return has;
+}
+
 /* The whole tiles of the session that can be published, in tokens: all, where a sequence could
- * begin after them; else those before a checkpoint that ends with a tile. 0: none. */
+ * begin after them; else those before a checkpoint that ends with a tile, or with a source. 0:
+ * none. */
 static uint64_t publishable(const struct spw_session *s)
 {
     const struct spw_engine *e = s->engine;
+    const uint64_t n_source = spw_source_length(s->tokens, s->n_tokens);
+    if (n_source && spw_plan_sharing(&e->plan).needs_checkpoint)
+        return has_exact(s, n_source) ? n_source : 0;
     const uint64_t whole = spw_align_up(storable(s->tokens, s->n_tokens), SPW_TILE_TOKENS);
     if (!spw_plan_sharing(&e->plan).needs_checkpoint ||
         spw_kv_can_truncate(s->seq.kv, e->plan.residency, whole))
@@ -548,6 +556,7 @@ static bool find_new(struct spw_session *s, const struct keys *k, struct spw_sna
     const struct spw_engine *e = s->engine;
     *range = (struct spw_snapshot_range){.to = publishable(s),
                                          .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
+    range->tail = range->to % SPW_TILE_TOKENS;
     if (!range->to)
         return false;
     if (search(s->engine, k, s->tokens, spw_min_u64(range->to, s->n_tokens), found))
@@ -557,8 +566,8 @@ static bool find_new(struct spw_session *s, const struct keys *k, struct spw_sna
     if (own > spw_max_u64(s->n_attached, s->n_published)) /* of an earlier run */
         s->engine->unpredicted = true;
     bool all =
-        range->from == range->to &&
-        (!range->checkpoint || (uint64_t)found->checkpoint_tiles * SPW_TILE_TOKENS == range->to);
+        range->from >= range->to &&
+        (!range->checkpoint || (uint64_t)found->checkpoint_tiles * SPW_TILE_TOKENS >= range->to);
     if (all)
         spw_store_release(k->store, found);
     return !all;
@@ -609,7 +618,7 @@ static int publish_range(struct spw_session *s, const struct keys *k,
     }
     struct spw_store_addition a = {.tokens = tokens,
                                    .first_tile = (uint32_t)(range->from / SPW_TILE_TOKENS),
-                                   .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
+                                   .n_tiles = spw_waterline_tiles(range->to),
                                    .checkpoint = range->checkpoint,
                                    .sections = sections,
                                    .n_sections = spw_snapshot_sections(s, range, sections),

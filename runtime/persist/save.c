@@ -441,6 +441,7 @@ int spw_saved_assume(struct spw_saved **out, const struct spw_engine *e, const i
     const struct spw_snapshot_range all = {.to = n, .checkpoint = true, .tail = true};
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     const struct spw_session s = {.engine = (struct spw_engine *)(uintptr_t)e,
+                                  .n_tokens = n,
                                   .has_logits = logits,
                                   .rope_table = spw_engine_rope_table(e, n)};
     struct spw_saved *v = *out = spw_alloc_zero(1, sizeof *v);

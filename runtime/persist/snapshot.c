@@ -104,7 +104,7 @@ uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_sna
                                               .n_tiles = t.end - t.first,
                                               .record_bytes = record_bytes(s->engine, kind, slice)};
         }
-    if (range->tail && s->has_logits)
+    if (range->tail && range->to == s->n_tokens && s->has_logits)
         out[n++] = (struct spw_pack_section){.kind = SPW_SNAPSHOT_LOGITS,
                                              .n_tiles = 1,
                                              .record_bytes =
@@ -317,7 +317,9 @@ bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p
 int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                             uint64_t *read_bytes, struct spw_error *err)
 {
-    return read_kinds(s, p, SPW_SNAPSHOT_SINK, SPW_SNAPSHOT_WINDOW, false, n, read_bytes, err);
+    const enum spw_snapshot_kind last =
+        n % SPW_TILE_TOKENS ? SPW_SNAPSHOT_TAIL : SPW_SNAPSHOT_WINDOW;
+    return read_kinds(s, p, SPW_SNAPSHOT_SINK, last, false, n, read_bytes, err);
 }
 
 int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,

@@ -32,7 +32,7 @@ struct spw_snapshot_range {
     /* Also store the exact tiles that a sequence needs to continue at `to`.
      * spw_kv_can_truncate must allow a cut there. */
     bool checkpoint;
-    bool tail; /* also the last tile and the logits; `to` is the length of the session */
+    bool tail; /* also the last tile, and the logits if `to` is the length of the session */
 };
 
 /* save.c: for a dry run (struct spw_engine.dry), a saved session of n tokens that has no file.
@@ -67,7 +67,8 @@ int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t 
  * checkpoint, which may lie after them. */
 bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p, uint64_t n);
 /* Reads only the exact tiles of a checkpoint that lie beside quantized ones, and its states: of the
- * sections SINK, RECENT and WINDOW. *read_bytes: of these records. -EBADMSG as above. */
+ * sections SINK, RECENT and WINDOW, and TAIL where n is no multiple of 128. *read_bytes: of these
+ * records. -EBADMSG as above. */
 int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                             uint64_t *read_bytes, struct spw_error *err);
 /* Reads the logits. -ENOENT: the pack has none. */

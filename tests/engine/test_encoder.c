@@ -442,10 +442,11 @@ static void change_files(const char *cache, uint64_t *seed)
 }
 
 /* A request under drawn options and with this cache, or without one. */
-static uint64_t run_cached(const struct truth *t, const struct spw_request *q, const char *cache,
-                           uint64_t *hash, uint64_t *seed)
+static uint64_t run_cached(const struct truth *t, const struct spw_request *q,
+                           enum spw_kv_precision precision, const char *cache, uint64_t *hash,
+                           uint64_t *seed)
 {
-    struct spw_options o = plain(SPW_KV_EXACT);
+    struct spw_options o = plain(precision);
     struct spw_result r;
     struct spw_error err = {0};
     o.prefix_cache_dir = cache;
@@ -463,7 +464,7 @@ static uint64_t run_cached(const struct truth *t, const struct spw_request *q, c
 
 /* A later run finds the source, whatever its answer begins with, and no other source that begins
  * alike; damaged files are not believed. */
-static void check_cached(const struct truth *t, uint64_t *seed)
+static void check_cached(const struct truth *t, enum spw_kv_precision precision, uint64_t *seed)
 {
     static struct sharers x;
     char cache[64], command[128];
@@ -482,8 +483,8 @@ static void check_cached(const struct truth *t, uint64_t *seed)
     snprintf(cache, sizeof cache, "/tmp/spw_encoder_cache_%d", (int)getpid());
     for (int i = 0; i < 6; i++) {
         uint64_t hash, alone;
-        run_cached(t, requests[i], NULL, &alone, seed);
-        const uint64_t n = run_cached(t, requests[i], cache, &hash, seed);
+        run_cached(t, requests[i], precision, NULL, &alone, seed);
+        const uint64_t n = run_cached(t, requests[i], precision, cache, &hash, seed);
         CHECK_MSG(hash == alone, "%s: run %d: other bits", t->dir, i);
         CHECK_MSG(i > 3 || n == (i % 2 ? x.n_source : 0), "%s: run %d: found %llu of %zu", t->dir,
                   i, (unsigned long long)n, x.n_source);
@@ -659,7 +660,7 @@ int main(int argc, char **argv)
             check_batch(&t);
             check_prediction(&t);
             check_shared(&t, precision, i / LIVES % 2 ? 64 : 0);
-            check_cached(&t, &seed);
+            check_cached(&t, precision, &seed);
             if (!t.audio[0])
                 check_refusals(&t);
         }
