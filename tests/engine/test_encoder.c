@@ -495,6 +495,38 @@ static void check_cached(const struct truth *t, enum spw_kv_precision precision,
     CHECK(!system(command));
 }
 
+/* Where KV is quantized, a session gives the store its source while it has the exact tiles there.
+ */
+static void check_late(void)
+{
+    enum { SOURCE = 200 };
+    static const size_t lengths[] = {CONTEXT, SOURCE + 1};
+    struct spw_options o = plain(SPW_KV_INT8);
+    struct spw_prefix_stats stats;
+    struct spw_error err = {0};
+    char cache[64], command[128];
+    int32_t ids[CONTEXT];
+    snprintf(cache, sizeof cache, "/tmp/spw_encoder_late_%d", (int)getpid());
+    o.prefix_cache_dir = cache;
+    struct spw_engine *e = run_open("tests/golden/t5_relu", &o);
+    struct spw_session *s = run_session(e);
+    run_ids(ids, CONTEXT, 90, 3);
+    for (int i = 0; i < SOURCE; i++)
+        ids[i] = spw_source_token(ids[i]);
+    for (int i = 0; i < 2; i++) {
+        const struct spw_span span = {s, ids, lengths[i], 1};
+        CHECK_MSG(!spw_sync(e, &span, 1, NULL, NULL, &err), "%s", err.text);
+        CHECK_MSG(!spw_session_publish(s, &err), "%s", err.text);
+        spw_engine_prefix(e, &stats);
+        CHECK_MSG(stats.n_published == (i ? SOURCE : 0), "%zu tokens: published %llu", lengths[i],
+                  (unsigned long long)stats.n_published);
+    }
+    spw_session_close(s);
+    spw_engine_close(e);
+    snprintf(command, sizeof command, "rm -r %s", cache);
+    CHECK(!system(command));
+}
+
 /* Requests that a batch refuses; it goes on. */
 static void check_refusals(const struct truth *t)
 {
@@ -651,6 +683,8 @@ int main(int argc, char **argv)
         return CHECK_SKIP;
     check_stack();
     check_audio();
+    if (!TEST_GPU) /* whose context is too short */
+        check_late();
     for (int i = 0; i < draws; i += LIVES) {
         const enum spw_kv_precision precision = precisions[check_random(&seed) % 4];
         truth_make(&t, &folders[check_random(&seed) % N_FOLDERS], precision, &seed);
