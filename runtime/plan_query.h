@@ -41,7 +41,7 @@ struct spw_plan_info {
     uint64_t session_states_bytes;
     uint32_t n_state_layers, n_checkpoints;
     uint32_t n_layers, n_layers_resident; /* layers whose weights stay on the device */
-    uint32_t n_layers_from_disk;          /* layers whose weights each step reads from the files */
+    uint32_t n_layers_from_disk;          /* layers whose weights come from the files each time */
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t decode_expert_bytes;         /* of these, those of experts */

@@ -352,7 +352,7 @@ static bool is_predictable(const struct spw_engine *e)
  * drive. */
 static bool waits_for_drive(const struct spw_plan *p)
 {
-    return p->n_disk_frames || p->attaches || p->info.weights_disk_bytes;
+    return p->n_disk_frames || p->attaches || spw_plan_reads_weights(p);
 }
 
 int spw_engine_predict(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine *e,

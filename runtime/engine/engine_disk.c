@@ -32,7 +32,7 @@ unsigned spw_in_flight(const struct spw_plan *p, const struct spw_drive *d)
 {
     uint64_t slots = p->n_bounce ? p->n_bounce : p->n_kv_slots;
     uint64_t slot = p->slot_tiles * p->tile_bytes;
-    uint64_t weights = p->info.weights_disk_bytes ? p->n_weight_slots * p->weight_slot_bytes : 0;
+    uint64_t weights = spw_plan_reads_weights(p) ? p->n_weight_slots * p->weight_slot_bytes : 0;
     if (!d)
         return 0;
     if (!p->n_kv_slots)
@@ -106,7 +106,7 @@ static int open_checkpoints(struct spw_engine *e, struct spw_error *err)
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err)
 {
     bool tiles = e->plan.n_disk_frames || e->plan.attaches,
-         weights = e->plan.info.weights_disk_bytes || e->plan.n_disk_experts;
+         weights = spw_plan_reads_weights(&e->plan) || e->plan.n_disk_experts;
     if (!tiles && !weights && !e->plan.n_disk_checkpoints)
         return 0;
     SPW_TRY(open_io(e, err));

@@ -180,8 +180,10 @@ struct spw_plan {
     uint32_t host_rows, host_layer_rows, n_link_blocks;
     struct spw_host_rates host_rates;
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. Of
-     * the former, those that the host can read instead, in passes of host_layer_rows rows. */
+     * the former, those that the host can read instead, in passes of host_layer_rows rows. And what
+     * a source moves besides, of the encoder's blocks. */
     uint64_t streamed_bytes, disk_read_bytes, host_read_bytes;
+    uint64_t source_streamed_bytes, source_disk_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
      * are counted so that they can; there are enough frames. */
     bool may_retain, retains;
@@ -265,6 +267,12 @@ static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
     return p->n_slices[p->window_kind];
 }
 
+/* Whether weight blocks come from their files. */
+static inline bool spw_plan_reads_weights(const struct spw_plan *p)
+{
+    return p->disk_read_bytes + p->source_disk_bytes > 0;
+}
+
 /* Whether drafts of the MTP layer need no transfer: those for the step that follows can be under
  * way meanwhile. */
 static inline bool spw_plan_drafts_in_place(const struct spw_plan *p, const struct spw_weights *w)
@@ -319,8 +327,8 @@ void spw_plan_add_draft_rows(struct spw_plan *p, struct spw_plan_input *in, uint
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
 /* Where a weight block lies and comes from. Resident blocks are spread evenly: streamed blocks
  * cross the link while resident ones compute. With an MTP layer, this layer and the head are
- * resident first. So are blocks from disk, over n_disk_blocks places.
- */
+ * resident first; with an encoder, the decoder and the head. The n_disk_blocks places of blocks
+ * from disk are spread alike: those that are resident first come from disk last. */
 struct spw_block_place {
     bool resident, mapped; /* mapped: resident without a copy, computed from the mapped file */
     /* Read from a packed copy in the host arena: blocks that are stored in another type, and blocks

@@ -5,20 +5,30 @@
 
 enum { WEIGHT_SLOTS = 2 };
 
-/* Blocks from here on are used again for each draft: they become resident first. */
-static uint32_t first_of_drafts(const struct spw_weights *w)
+/* Blocks from here on are read more often than those before, which leave the device first, and then
+ * the host: the blocks of a decoder, once a token; of an MTP layer and the head, once a draft. */
+static uint32_t first_often_read(const struct spw_weights *w)
 {
-    return w->config->mtp ? spw_config_main_layers(w->config) : w->n_blocks;
+    const struct spw_model_config *c = w->config;
+    return c->mtp               ? spw_config_main_layers(c)
+           : c->n_source_layers ? c->n_source_layers
+                                : w->n_blocks;
+}
+
+/* Of `all` in a row n are taken, those before `border` first, spread evenly on each side of it: how
+ * many of the first i are taken. */
+static uint32_t n_taken(uint32_t n, uint32_t border, uint32_t all, uint32_t i)
+{
+    const uint32_t before = spw_min_u32(n, border);
+    if (i <= border)
+        return i ? (uint32_t)((uint64_t)i * before / border) : 0;
+    return before + (uint32_t)((uint64_t)(i - border) * (n - before) / (all - border));
 }
 
 static uint32_t n_streamed_before(const struct spw_plan *p, const struct spw_weights *w,
                                   uint32_t block)
 {
-    const uint32_t n = first_of_drafts(w);
-    const uint32_t n_resident = spw_min_u32(p->n_resident_blocks, w->n_blocks - n);
-    const uint32_t n_streamed = n - (p->n_resident_blocks - n_resident); /* of the first n */
-    return block <= n ? (uint32_t)((uint64_t)block * n_streamed / n)
-                      : n_streamed + (uint32_t)spw_sub_u64(block - n, n_resident);
+    return n_taken(w->n_blocks - p->n_resident_blocks, first_often_read(w), w->n_blocks, block);
 }
 
 static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
@@ -28,20 +38,11 @@ static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, u
     return n_streamed_before(p, w, block + 1) == n_streamed_before(p, w, block);
 }
 
-/* Whether number i of `all` is one of n that are spread evenly. */
-static bool is_one_of(uint64_t n, uint64_t i, uint64_t all)
+static uint32_t n_from_disk_before(const struct spw_plan *p, const struct spw_weights *w,
+                                   uint32_t block)
 {
-    return (i + 1) * n / all > i * n / all;
-}
-
-static uint32_t n_streamed(const struct spw_plan *p, const struct spw_weights *w)
-{
-    return w->n_blocks - p->n_resident_blocks;
-}
-
-static bool in_disk_place(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    return is_one_of(p->n_disk_blocks, n_streamed_before(p, w, block), n_streamed(p, w));
+    return n_taken(p->n_disk_blocks, n_streamed_before(p, w, first_often_read(w)),
+                   w->n_blocks - p->n_resident_blocks, n_streamed_before(p, w, block));
 }
 
 /* But for host_rows. */
@@ -54,8 +55,8 @@ static struct spw_block_place place(const struct spw_plan *p, const struct spw_w
     if (block >= w->n_blocks)
         at.from_disk = !at.resident && block - w->n_blocks < p->n_disk_experts;
     else
-        at.from_disk =
-            p->n_disk_blocks && !at.resident && b->as_stored && in_disk_place(p, w, block);
+        at.from_disk = p->n_disk_blocks && !at.resident && b->as_stored &&
+                       n_from_disk_before(p, w, block + 1) > n_from_disk_before(p, w, block);
     at.mapped = at.resident && at.as_in_file;
     at.packed = !b->as_stored || (!p->reads_host_memory && !at.resident && !at.from_disk);
     if (!at.as_in_file || !(at.resident || at.from_disk))
@@ -65,24 +66,25 @@ static struct spw_block_place place(const struct spw_plan *p, const struct spw_w
 }
 
 /* Whether the host could multiply the block. A block of the file's is read by the drive, which is
- * slower than the link. What the MTP layer does depends on more than rows. */
+ * slower than the link. A source has many rows. The MTP layer depends on more than rows. */
 static bool may_multiply(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
     const struct spw_block_place at = place(p, w, block);
     return at.packed && !at.resident && w->blocks[block].quantized &&
-           block < spw_config_main_layers(w->config);
+           block >= w->config->n_source_layers && block < spw_config_main_layers(w->config);
 }
 
 /* Whether the block is one of those that the host could multiply and that cross the link all the
  * same. */
 static bool crosses(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    uint64_t before = 0, all = 0;
+    uint32_t before = 0, all = 0;
     for (uint32_t u = 0; p->n_link_blocks && u < w->n_blocks; u++) {
         before = u == block ? all : before;
         all += may_multiply(p, w, u);
     }
-    return all && is_one_of(p->n_link_blocks, before, all);
+    return all && n_taken(p->n_link_blocks, all, all, before + 1) >
+                      n_taken(p->n_link_blocks, all, all, before);
 }
 
 struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
@@ -172,25 +174,30 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
         *(in_page_cache(p, w) ? &p->page_cache_bytes : &p->packed_bytes) +=
             w->expert_pages[w->n_expert_blocks] - w->expert_pages[p->n_disk_experts];
     p->streamed_bytes = p->disk_read_bytes = 0;
+    p->source_streamed_bytes = p->source_disk_bytes = 0;
     p->n_link_blocks = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         const struct spw_block_place at = spw_plan_block(p, w, u);
         uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
         if (at.resident)
             *(at.as_in_file ? &p->mapped_bytes : &p->copied_bytes) += bytes;
-        of_row += at.resident ? bytes : 0;
         if (at.packed)
             p->packed_bytes += bytes;
         else if (!at.resident && !at.from_disk)
             p->page_cache_bytes += bytes;
-        if (at.from_disk)
-            p->disk_read_bytes += w->blocks[u].read_bytes;
-        else if (!at.resident)
-            p->streamed_bytes += at.packed ? w->blocks[u].bytes : w->blocks[u].matrix_bytes;
+        bounces |= at.from_disk && !at.as_in_file;
+        const uint64_t streamed = at.resident || at.from_disk ? 0 : at.moved_bytes;
+        if (u < w->config->n_source_layers) {
+            p->source_streamed_bytes += streamed;
+            p->source_disk_bytes += at.disk_bytes;
+            continue;
+        }
+        p->streamed_bytes += streamed;
+        p->disk_read_bytes += at.disk_bytes;
+        of_row += at.resident ? bytes : 0;
         const bool may = may_multiply(p, w, u);
         n_of_host += may;
         *(may ? &of_host : &others) += at.resident ? 0 : at.moved_bytes;
-        bounces |= at.from_disk && !at.as_in_file;
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;
     p->n_link_blocks = spw_host_link_blocks(&p->host_rates, n_of_host, of_host, others, of_row);

@@ -235,7 +235,8 @@ uint64_t spw_plan_pass_cost(const struct spw_plan *p, const struct spw_plan_inpu
 {
     const struct spw_experts_config *e = &in->weights->config->experts;
     const uint64_t experts = e->n ? experts_cost(p, in, p->chunk) / e->n_kept * e->n : 0;
-    return dense_cost(p, in, p->chunk) + experts;
+    const uint64_t source = p->source_streamed_bytes + p->source_disk_bytes * disk_cost(in);
+    return dense_cost(p, in, p->chunk) + source + experts;
 }
 
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,

@@ -598,8 +598,8 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
         i->n_layers_from_disk += of_layer && at.from_disk;
         i->n_layers_on_host += at.host_rows > 0;
         i->host_layers_bytes += at.host_rows ? in->weights->blocks[u].matrix_bytes : 0;
-        i->weights_disk_bytes += at.disk_bytes;
     }
+    i->weights_disk_bytes = p->disk_read_bytes;
     i->decode_weights_bytes = i->weights_bytes - encoder;
     i->weights_bytes += experts;
     if (experts)

@@ -82,23 +82,36 @@ static void count_block(const struct spw_plan *p, const struct spw_plan_input *i
         sum->kept += bytes;
 }
 
-/* Blocks that come from disk are spread over the others, and only the drive's link counts them. */
+/* Blocks that are read more often leave the device, and the host, only after all others: those of a
+ * decoder, or of an MTP layer and the head. Of either sort, blocks that come from disk are spread
+ * over the others, and only the drive's link counts them. */
 static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *in,
                          const struct block_bytes *sum)
 {
     const struct spw_weights *w = in->weights;
+    const uint32_t n_source = w->config->n_source_layers, mtp = spw_config_main_layers(w->config);
+    const uint32_t border = w->config->mtp ? mtp : n_source ? n_source : w->n_blocks;
     uint64_t read = 0;
-    uint32_t gap = 0, n_layers = 0;
+    uint32_t gap = 0, n_layers = 0, n_resident[2] = {0}, n_streamed[2] = {0};
+    for (uint32_t u = 0; u < w->n_blocks; u++)
+        (spw_plan_block(p, w, u).resident ? n_resident : n_streamed)[u >= border]++;
+    const uint32_t seldom = spw_min_u32(p->n_disk_blocks, n_streamed[0]);
+    const uint32_t places[2] = {seldom, p->n_disk_blocks - seldom};
+    CHECK(!n_resident[0] || !n_streamed[1]);
     CHECK(p->page_cache_bytes == sum->kept && sum->n_from_disk <= p->n_disk_blocks);
     CHECK(!p->n_weight_slots || sum->most_slot <= p->weight_slot_bytes);
     CHECK((p->n_weight_bounce > 0) == (sum->n_bounce > 0) &&
           sum->most_bounce <= p->weight_bounce_bytes);
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         bool from_disk = spw_plan_block(p, w, u).from_disk;
-        read += from_disk ? w->blocks[u].read_bytes : 0;
+        const int often = u >= border;
+        read += from_disk && u >= n_source ? w->blocks[u].read_bytes : 0;
         n_layers += from_disk && u < w->config->n_layers;
+        gap = u == border ? 0 : gap;
         gap = from_disk ? 0 : gap + !spw_plan_block(p, w, u).resident;
-        CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_blocks));
+        CHECK(places[often] || !from_disk);
+        CHECK(!sum->n_from_disk || !places[often] ||
+              gap <= spw_div_up(n_streamed[often], places[often]));
     }
     CHECK(p->info.weights_disk_bytes == read && p->info.n_layers_from_disk == n_layers);
     n_of.blocks_from_disk += sum->n_from_disk > 0;

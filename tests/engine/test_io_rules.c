@@ -149,7 +149,7 @@ static void check_in_flight(void)
                              .n_bounce = cases[i].bounce,
                              .n_weight_slots = cases[i].weight_slots,
                              .weight_slot_bytes = 2 * MIB,
-                             .info.weights_disk_bytes = cases[i].weight_slots,
+                             .disk_read_bytes = cases[i].weight_slots,
                              .slot_tiles = SPW_SPLIT_TILES,
                              .tile_bytes = cases[i].slot_bytes / SPW_SPLIT_TILES};
         CHECK_MSG(spw_in_flight(&p, &d) == cases[i].expected, "case %zu: %u in flight, expected %u",
@@ -179,7 +179,7 @@ static void check_for_experts(void)
         const struct spw_plan p = {.n_disk_experts = 9,
                                    .n_weight_slots = 2,
                                    .weight_slot_bytes = 2 * MIB,
-                                   .info.weights_disk_bytes = cases[i].weights};
+                                   .disk_read_bytes = cases[i].weights};
         CHECK_MSG(spw_in_flight(&p, &d) == cases[i].expected, "case %zu: %u in flight, expected %u",
                   i, spw_in_flight(&p, &d), cases[i].expected);
     }

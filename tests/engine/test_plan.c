@@ -531,6 +531,45 @@ static void check_host_layers(uint32_t draws, uint64_t *seed)
               (unsigned long long)n_prompts);
 }
 
+/* The encoder reads its weights once a source, the decoder once a token: a token costs the
+ * decoder's alone, and these have the device and the host before the encoder's. */
+static void check_encoder(uint64_t *seed)
+{
+    static const char *const folders[] = {"t5_relu", "marian_plain"};
+    for (int i = 0; i < 24; i++) {
+        struct spw_options o = {.threads = 1};
+        struct spw_model model;
+        struct spw_plan_info info;
+        struct spw_error err = {0};
+        struct block_bytes sum = {0};
+        struct spw_plan p;
+        char dir[64];
+        uint64_t of_source = 0, of_token = 0;
+        snprintf(dir, sizeof dir, "tests/golden/%s", folders[i % 2]);
+        CHECK_MSG(!spw_model_open(&model, dir, &o, &err), "%s", err.text);
+        const struct spw_weights *w = model.weights;
+        struct spw_plan_input in = start_input(&model, 64);
+        in.attention_tiles = 32;
+        for (uint32_t u = 0; u < w->n_blocks; u++)
+            *(u < model.config.n_source_layers ? &of_source : &of_token) += w->blocks[u].bytes;
+        spw_plan_start(&p, &in); /* no block is on the device */
+        CHECK(spw_plan_weights_cost(&p, &in) == of_token);
+        CHECK(spw_plan_pass_cost(&p, &in) == of_source + of_token);
+        in.reads_host_memory = check_random(seed) % 2;
+        in.disk_bytes = check_random(seed) % 2 ? (uint64_t)1 << 32 : 0;
+        in.disk_cost = (uint32_t)check_range(seed, 1, 20);
+        spw_plan_smallest(&info, &in);
+        in.device_bytes = info.smallest_device_bytes + check_range(seed, 0, of_source + of_token);
+        spw_plan_smallest(&info, &in);
+        in.host_bytes = info.smallest_host_bytes + check_range(seed, 0, of_token);
+        CHECK_MSG(!spw_plan_make(&p, &in, &err), "%s", err.text);
+        for (uint32_t u = 0; u < w->n_blocks; u++)
+            count_block(&p, &in, u, &sum);
+        check_blocks(&p, &in, &sum);
+        spw_model_close(&model);
+    }
+}
+
 /* More rows than 2^31 passes of one chunk. */
 static void check_many_rows(void)
 {
@@ -581,6 +620,7 @@ int main(int argc, char **argv)
     check_passes_of_experts();
     check_host_layers(spw_min_u32((uint32_t)draws, 40), &seed);
     check_many_rows();
+    check_encoder(&seed);
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
            "that do not; %d "
