@@ -116,27 +116,17 @@ SPW_INLINE size_t spw_qtile_bytes(uint32_t n_kv_heads, struct spw_tile_widths w,
     return n_kv_heads * (meta + k + v + low);
 }
 
-/* Byte index, inside a K plane, of channel c of position j; its half: spw_qtile_k_shift. */
+/* Byte index, inside a K plane, of channel c of position j; the upper half if c / 4 is odd. */
 SPW_INLINE size_t spw_qtile_k_index(uint32_t head_dim, uint32_t j, uint32_t c)
 {
     size_t row = (size_t)(j / SPW_TILE_BLOCK) * (spw_qtile_k_channels(head_dim) / 8) + c / 8;
     return (row * SPW_TILE_BLOCK + j % SPW_TILE_BLOCK) * 4 + c % 4;
 }
 
-SPW_INLINE uint32_t spw_qtile_k_shift(uint32_t c)
-{
-    return c / 4 % 2 * 4;
-}
-
-/* Byte index, inside a V plane, of channel c of position j; its half: spw_qtile_v_shift. */
+/* Byte index, inside a V plane, of channel c of position j; the upper half if j / 4 is odd. */
 SPW_INLINE size_t spw_qtile_v_index(uint32_t head_dim, uint32_t j, uint32_t c)
 {
     return ((size_t)(j / SPW_QTILE_OCTET) * head_dim + c) * 4 + j % 4;
-}
-
-SPW_INLINE uint32_t spw_qtile_v_shift(uint32_t j)
-{
-    return j / 4 % 2 * 4;
 }
 
 #endif

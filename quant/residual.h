@@ -35,11 +35,6 @@ SPW_INLINE uint64_t spw_residual_end(uint64_t block, uint64_t window_tiles)
     return spw_max_u64(spw_sub_u64(block, window_tiles), 1);
 }
 
-SPW_INLINE bool spw_residual_is_quantized(uint64_t block, uint64_t tile, uint64_t window_tiles)
-{
-    return tile > 0 && tile < spw_residual_end(block, window_tiles);
-}
-
 /* The first block that reads `tile` quantized; UINT64_MAX: none does. */
 SPW_INLINE uint64_t spw_residual_until(uint64_t tile, uint64_t window_tiles)
 {

@@ -45,12 +45,18 @@ static inline float codec_widen_bf16(uint16_t x)
     return y;
 }
 
+/* Where the code of channel c of position j begins in its byte. */
+static inline uint32_t codec_shift(bool values, uint32_t j, uint32_t c)
+{
+    return (values ? j : c) / 4 % 2 * 4;
+}
+
 /* Channel c of position j, rotated and shrunk. */
 static inline float codec_decode_one(const struct codec_half *h, uint32_t j, uint32_t c)
 {
     size_t at =
         h->means ? spw_qtile_k_index(h->head_dim, j, c) : spw_qtile_v_index(h->head_dim, j, c);
-    uint32_t shift = h->means ? spw_qtile_k_shift(c) : spw_qtile_v_shift(j);
+    uint32_t shift = codec_shift(!h->means, j, c);
     float step =
         codec_widen_bf16(h->steps[c / SPW_QTILE_GROUP * SPW_TILE_TOKENS + j]) * CODEC_SHRINK;
     float code = (float)(h->high[at] >> shift & 15) * 16;

@@ -422,12 +422,13 @@ static inline uint32_t mirror_old_end(const struct mirror *x, uint64_t n)
 static inline bool mirror_can_truncate(const struct mirror *x, const struct mirror_seq *m,
                                        uint32_t n)
 {
-    uint64_t block = spw_residual_block(n), window = x->residency[SPW_LAYER_FULL].residual_tiles;
+    const uint64_t window = x->residency[SPW_LAYER_FULL].residual_tiles,
+                   end = spw_residual_end(spw_residual_block(n), window);
     for (uint32_t l = 0; l < KV_LAYERS; l++)
         for (uint32_t t = 0; t < spw_waterline_tiles(n); t++) {
             bool seen = l == KV_SLIDING
                             ? t >= spw_waterline_first_visible(&x->residency[SPW_LAYER_SLIDING], n)
-                            : !x->quantizes || !spw_residual_is_quantized(block, t, window);
+                            : !x->quantizes || t == 0 || t >= end;
             if (seen && !mirror_holds_exact(x, m, l, t))
                 return false;
         }
