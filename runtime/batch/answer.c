@@ -1,6 +1,6 @@
 /* A request's tokens, text and result: see answer.h. */
 #include "runtime/batch/answer.h"
-#include "runtime/batch/logits_row.h"
+#include "runtime/rules/logits_row.h"
 
 #include <math.h>
 #include <string.h>
@@ -325,11 +325,8 @@ struct softmax {
 
 static struct softmax softmax_of(const float *logits, uint32_t vocab)
 {
-    float top = spw_row_top(logits, vocab);
-    double sum = 0;
-    for (uint32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - (double)top);
-    return (struct softmax){(double)top, log(sum)};
+    const float top = spw_row_top(logits, vocab);
+    return (struct softmax){(double)top, spw_row_log_sum(logits, vocab, top)};
 }
 
 static double log_probability(const struct softmax *s, float logit)

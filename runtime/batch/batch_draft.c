@@ -12,7 +12,7 @@
  * dropped or quantized because of a token that may be rejected. A state is updated by the accepted
  * rows before the next step (runtime/step/executor_states.c). */
 #include "runtime/batch/batch_parts.h"
-#include "runtime/batch/logits_row.h"
+#include "runtime/rules/logits_row.h"
 
 /* ---- what is proposed ---- */
 

@@ -6,7 +6,7 @@
  * With SPW_DRAFTS_MTP, how many drafts an answer wants depends on how many were accepted so far,
  * and not on measured times: a second run makes the same drafts. */
 #include "runtime/batch/batch_parts.h"
-#include "runtime/batch/logits_row.h"
+#include "runtime/rules/logits_row.h"
 
 #include <math.h>
 

@@ -21,7 +21,7 @@
  * (SPEED.md, "The sampler"). A row with a NaN is refused; -inf is never drawn unless there is
  * nothing else: then id 0, or -ENODATA where a rule changes the row.
  */
-#include "runtime/batch/logits_row.h"
+#include "runtime/rules/logits_row.h"
 #include "base/philox.h"
 #include "model/config/config.h"
 #include "runtime/batch/beam_row.h"
@@ -407,8 +407,8 @@ static void apply_diversity(struct spw_sampler *s, float penalty, const int32_t 
 /* Logits become log-probabilities. */
 static void normalize(struct spw_sampler *s, float top)
 {
-    const double sum = log(spw_row_weights(s->weights, s->logits, s->n, top, 1));
-    for (uint32_t i = 0; i < s->vocab; i++)
+    const double sum = spw_row_log_sum(s->logits, s->n, top);
+    for (uint32_t i = 0; i < s->n; i++)
         s->logits[i] = (float)((double)s->logits[i] - (double)top - sum);
 }
 

@@ -1,6 +1,7 @@
 /* Beam search: see beams.h. Sums of log-probabilities are f32, as in transformers; scores of
  * answers are double. */
 #include "runtime/rules/beams.h"
+#include "runtime/rules/logits_row.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -118,20 +119,35 @@ static bool is_end(const struct spw_beams *s, int32_t token)
     return false;
 }
 
-/* Puts what follows beam i into the best `most` candidates, which are sorted: the best one first,
- * of equals the lower beam, then the lower token. */
+/* Puts the candidate into the n best ones, at most `most`, which are sorted: the best one first, of
+ * equals the one that came earlier. */
+static uint32_t add_candidate(struct spw_beams *s, uint32_t n, uint32_t most, struct candidate c)
+{
+    if (n == most && !(c.score > s->best[n - 1].score))
+        return n;
+    uint32_t at = n < most ? n++ : n - 1;
+    for (; at && c.score > s->best[at - 1].score; at--)
+        s->best[at] = s->best[at - 1];
+    c.ends = is_end(s, c.token);
+    s->best[at] = c;
+    return n;
+}
+
+/* Adds what may follow beam i, in the order of tokens. Few blocks of a row have a candidate: the
+ * sum with a number is not above the sum with a larger one. */
 static uint32_t add_row(struct spw_beams *s, uint32_t n, uint32_t most, uint32_t i,
                         const float *row)
 {
-    for (uint32_t t = 0; t < s->o.vocab; t++) {
-        const float score = s->scores[i] + row[t];
-        if (n == most && !(score > s->best[n - 1].score))
+    enum { BLOCK = 512 };
+    for (uint32_t first = 0, end; first < s->o.vocab; first = end) {
+        end = spw_min_u32(first + BLOCK, s->o.vocab);
+        if (n == most &&
+            !(s->scores[i] + spw_row_top(row + first, end - first) > s->best[n - 1].score))
             continue;
-        uint32_t at = n < most ? n++ : n - 1;
-        for (; at && score > s->best[at - 1].score; at--)
-            s->best[at] = s->best[at - 1];
-        s->best[at] = (struct candidate){
-            .score = score, .beam = i, .token = (int32_t)t, .ends = is_end(s, (int32_t)t)};
+        for (uint32_t t = first; t < end; t++)
+            n = add_candidate(
+                s, n, most,
+                (struct candidate){.score = s->scores[i] + row[t], .beam = i, .token = (int32_t)t});
     }
     return n;
 }

@@ -1,5 +1,5 @@
 /* Passes over a row of logits against loops over single values. */
-#include "runtime/batch/logits_row.h"
+#include "runtime/rules/logits_row.h"
 #include "tests/check.h"
 
 #include <math.h>
@@ -90,10 +90,63 @@ static void test_weights(uint64_t seed)
     CHECK(w[0] == 0 && w[1] == 1 && w[2] == 0 && w[3] == 1);
 }
 
+/* The passes of every instruction set that the processor has: the same bits. */
+static void test_isas(uint64_t seed)
+{
+    const struct spw_row_kernels *plain = spw_row_kernels_of(SPW_ISA_PORTABLE);
+    for (int isa = 0; isa < SPW_ISA_COUNT; isa++) {
+        if (!spw_isa_runs((enum spw_isa)isa))
+            continue;
+        const struct spw_row_kernels *k = spw_row_kernels_of((enum spw_isa)isa);
+        for (int round = 0; round < 200; round++) {
+            const size_t whole = spw_align_up(check_range(&seed, 1, 400), SPW_ROW_LANES);
+            const size_t n = check_range(&seed, 1, whole), from = check_range(&seed, 0, n);
+            float *row = malloc(whole * sizeof *row);
+            double *w = malloc(2 * whole * sizeof *w);
+            for (size_t i = 0; i < whole; i++) {
+                const float x = draw_logit(&seed, 60);
+                row[i] = isnan(x) ? -INFINITY : x;
+            }
+            const float top = plain->top(row, whole), floor = row[check_range(&seed, 0, n - 1)];
+            const double t = pow(10, (double)check_range(&seed, 0, 40) / 20 - 1);
+            const double sum = plain->weights(w, row, whole, top, t);
+            CHECK(k->top(row, n) == plain->top(row, n));
+            CHECK(k->find(row, from, n, floor) == plain->find(row, from, n, floor));
+            CHECK(k->count(row, whole, floor) == plain->count(row, whole, floor));
+            CHECK(k->weights(w + whole, row, whole, top, t) == sum);
+            CHECK(k->weights(NULL, row, whole, top, t) == sum);
+            CHECK(!memcmp(w, w + whole, whole * sizeof *w));
+            CHECK(k->weight(row[0], top, t) == plain->weight(row[0], top, t));
+            CHECK(k->sum(w, whole, w[0]) == plain->sum(w, whole, w[0]));
+            free(w);
+            free(row);
+        }
+    }
+}
+
+static void test_log_sum(uint64_t seed)
+{
+    for (int round = 0; round < 200; round++) {
+        const size_t n = check_range(&seed, 1, 400);
+        float *logits = malloc(n * sizeof *logits), top = -INFINITY;
+        double sum = 0;
+        for (size_t i = 0; i < n; i++) {
+            logits[i] = (float)check_range(&seed, 0, 1 << 20) / (1 << 15);
+            top = logits[i] > top ? logits[i] : top;
+        }
+        for (size_t i = 0; i < n; i++)
+            sum += exp((double)logits[i] - (double)top);
+        CHECK(fabs(spw_row_log_sum(logits, n, top) - log(sum)) < 1e-10);
+        free(logits);
+    }
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
     test_logits(seed);
     test_weights(seed + 1);
+    test_isas(seed + 2);
+    test_log_sum(seed + 3);
     return check_done();
 }

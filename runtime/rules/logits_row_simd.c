@@ -1,13 +1,15 @@
-/* Passes over a row of logits: see logits_row.h.
+/* The passes over a row of logits in one instruction set: see logits_row.h.
  *
  * LANES values at a time, in as many registers as they take: sums and maxima are LANES chains side
  * by side, whatever the number of registers. */
-#include "runtime/batch/logits_row.h"
+#include "runtime/rules/logits_row.h"
 
 #include <assert.h>
 #include <math.h>
 
 #include "base/simd.h"
+
+extern const struct spw_row_kernels SIMD_NAME(spw_row_kernels);
 
 enum { LANES = SPW_ROW_LANES, FLOATS = SIMD_LANES, DOUBLES = SIMD_LANES / 2 };
 
@@ -45,16 +47,8 @@ static inline double sum_of(const f64v sums[LANES / DOUBLES])
 
 /* ---- logits ---- */
 
-void spw_row_fill(float *row, const float *logits, size_t n_tokens)
-{
-    size_t n = spw_align_up(n_tokens, LANES);
-    memcpy(row, logits, n_tokens * sizeof *row);
-    for (size_t i = n_tokens; i < n; i++)
-        row[i] = -INFINITY;
-}
-
 /* NaN is larger than nothing, so `odd` has it. */
-float spw_row_top(const float *logits, size_t n)
+static float row_top(const float *logits, size_t n)
 {
     f32v most[LANES / FLOATS];
     i32v odd = {0};
@@ -92,7 +86,7 @@ static bool any_reaches(const float *logits, f32v least)
     return bits != 0;
 }
 
-size_t spw_row_find(const float *logits, size_t from, size_t n, float floor)
+static size_t row_find(const float *logits, size_t from, size_t n, float floor)
 {
     const f32v least = simd_set1(floor);
     size_t i = from;
@@ -103,13 +97,7 @@ size_t spw_row_find(const float *logits, size_t from, size_t n, float floor)
     return i;
 }
 
-int32_t spw_row_best(const float *logits, size_t n)
-{
-    const float top = spw_row_top(logits, n);
-    return isnan(top) ? -1 : (int32_t)spw_row_find(logits, 0, n, top);
-}
-
-size_t spw_row_count(const float *row, size_t n, float floor)
+static size_t row_count(const float *row, size_t n, float floor)
 {
     const f32v least = simd_set1(floor);
     i32v count = {0};
@@ -145,12 +133,12 @@ static inline f64v weights(f64v x, double top, double inverse)
     return exponential(only(x != top, x - top) * inverse);
 }
 
-double spw_row_weight(float logit, float top, double temperature)
+static double row_weight(float logit, float top, double temperature)
 {
     return weights((f64v){(double)logit, (double)top}, (double)top, 1 / temperature)[0];
 }
 
-double spw_row_weights(double *w, const float *row, size_t n, float top, double temperature)
+static double row_weights(double *w, const float *row, size_t n, float top, double temperature)
 {
     const double inverse = 1 / temperature;
     f64v sums[LANES / DOUBLES] = {{0}};
@@ -158,13 +146,14 @@ double spw_row_weights(double *w, const float *row, size_t n, float top, double 
     for (size_t i = 0; i < n; i += LANES)
         for (size_t k = 0; k < LANES / DOUBLES; k++) {
             f64v x = weights(load_widened(row + i + k * DOUBLES), (double)top, inverse);
-            memcpy(w + i + k * DOUBLES, &x, sizeof x);
+            if (w)
+                memcpy(w + i + k * DOUBLES, &x, sizeof x);
             sums[k] += x;
         }
     return sum_of(sums);
 }
 
-double spw_row_sum(const double *w, size_t n, double floor)
+static double row_sum(const double *w, size_t n, double floor)
 {
     f64v sums[LANES / DOUBLES] = {{0}};
     assert(n % LANES == 0);
@@ -175,3 +164,12 @@ double spw_row_sum(const double *w, size_t n, double floor)
         }
     return sum_of(sums);
 }
+
+const struct spw_row_kernels SIMD_NAME(spw_row_kernels) = {
+    .top = row_top,
+    .find = row_find,
+    .count = row_count,
+    .weight = row_weight,
+    .weights = row_weights,
+    .sum = row_sum,
+};
