@@ -15,7 +15,7 @@ enum {
     THIN_AHEAD_BYTES = 4096,
     THIN_UNFETCHED_ROWS = 2,   /* up to this number AMD's processors prefetch early enough */
     THIN_CHAINS = 4 * (6 + 1), /* in registers; sums are of four */
-    THIN_X_BYTES = 20 << 10,   /* all rows' blocks stay in the L1 cache */
+    THIN_X_BYTES = 24 << 10,   /* all rows' blocks stay in the L1 cache */
     THIN_X_ROOM = 4096 + THIN_X_BYTES, /* blocks are whole multiples of 64 channels */
     THIN_CHAIN_FLOATS = SPW_LINEAR_COL_BLOCK * SPW_LINEAR_THIN_ROWS * VEC_LANES,
 };
