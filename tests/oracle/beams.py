@@ -6,8 +6,8 @@ usage: beams.py SPILLWAY [--groups]
 Every round makes a tiny model, a prompt and options, and wants the same answers, with scores within 1e-5 of the largest
 logit (or of 1) for each token, as --length-penalty counts them. Each option and each pair of them comes in turn, in every
 second round alone, else beside others; rules stand in the command, in the line of a job or in the model's
-generation_config.json. Every fifth round has no beams. --groups: diverse groups, which transformers has up to 4.55.4, of models
-without an encoder; without it a version from 5 on is wanted.
+generation_config.json. Every fifth round has no beams. --groups: diverse groups, which transformers has up to 4.55.4; without it
+a version from 5 on is wanted.
 
 Where both differ, the round is passed over, and counted, if transformers had to choose between candidates that are as good
 as equal: nobody defines their order. So is one whose rules forbid all tokens, which the command refuses. SPW_SEED repeats a
@@ -43,6 +43,7 @@ DECODERS = {"llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
 ENCODERS = {"bart": (transformers.BartConfig, transformers.BartForConditionalGeneration),
             "marian": (transformers.MarianConfig, transformers.MarianMTModel),
             "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration)}
+FAMILIES = DECODERS | ENCODERS
 
 
 def make_config(rng, name, config_class, common):
@@ -58,9 +59,9 @@ def make_config(rng, name, config_class, common):
                         num_key_value_heads=rng.choice([1, 2, 4]), max_position_embeddings=256, **common, **more)
 
 
-def make_model(rng, folder, families):
-    name = rng.choice(list(families))
-    config_class, model_class = families[name]
+def make_model(rng, folder):
+    name = rng.choice(list(FAMILIES))
+    config_class, model_class = FAMILIES[name]
     vocab = rng.choice([24, 60, 300])
     common = dict(vocab_size=vocab, bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=rng.random() < 0.5)
     config = make_config(rng, name, config_class, common)
@@ -70,7 +71,8 @@ def make_model(rng, folder, families):
     with torch.no_grad():
         for key, p in model.named_parameters():
             if name != "marian" or "embed_positions" not in key:  # not saved: every reader computes them
-                p.mul_(rng.choice([1, 2, 4] if name == "t5" else [1, 4, 12]))  # answers that differ in how sure they are
+                # answers that differ in how sure they are; T5 does not scale its attention, and f32 is not exact enough for 4
+                p.mul_(rng.choice([1, 2] if name == "t5" else [1, 4, 12]))
         if "final_logits_bias" in dict(model.named_buffers()):
             model.final_logits_bias.normal_()
     eos = rng.choice([[2], [2, 3], [2, 5, 7]])
@@ -118,10 +120,10 @@ def make_options(rng, number, groups, encodes, n_prompt, vocab):
 
 
 class Ties:
-    """Counts, while it is entered, candidates that torch.topk finds as good as equal: within `near` of each other."""
+    """While it is entered: the distances between the candidates that torch.topk finds; whether it found none in a step."""
 
     def __enter__(self):
-        self.topk, self.gaps = torch.topk, []
+        self.topk, self.gaps, self.none = torch.topk, [], False
         torch.topk = self.look
         return self
 
@@ -131,12 +133,14 @@ class Ties:
     def look(self, x, k, *args, **kwargs):
         best = self.topk(x.flatten(), min(k + 1, x.numel())).values.double()
         gaps = (best[:-1] - best[1:])[best[1:] > NONE]
+        self.none |= best[0].item() < NONE
         self.gaps += gaps.tolist()
         return self.topk(x, k, *args, **kwargs)
 
 
 def theirs(model, prompt, options):
-    """The answers with their scores, the largest logit, and the smallest distance between two candidates."""
+    """The answers with their scores, the largest logit, the smallest distance between two candidates, and whether the rules
+    forbade all tokens in a step."""
     ids = torch.tensor([prompt])
     with Ties() as ties:
         out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, return_dict_in_generate=True,
@@ -151,7 +155,7 @@ def theirs(model, prompt, options):
         tokens = row[1 if model.config.is_encoder_decoder else len(prompt):].tolist()
         end = next((i for i, t in enumerate(tokens) if t in ends), len(tokens))
         answers.append((tokens[:end + 1], score))
-    return answers, max(1, max(logits.abs().max().item() for logits in out.logits)), min(ties.gaps, default=1)
+    return answers, max(1, max(logits.abs().max().item() for logits in out.logits)), min(ties.gaps, default=1), ties.none
 
 
 def ours(program, folder, prompt, options, n_beams, as_line):
@@ -188,17 +192,17 @@ def same(got, want, limit, length_penalty):
         a[0] == b[0] and abs(a[1] - b[1]) < limit * len(a[0]) ** (1 - length_penalty) for a, b in zip(got[:n], want[:n]))
 
 
-def compare(program, number, rng, families, groups):
+def compare(program, number, rng, groups):
     """'' where both agree, None where nobody can say, else the difference."""
     with tempfile.TemporaryDirectory() as folder:
-        name, model, vocab = make_model(rng, folder, families)
+        name, model, vocab = make_model(rng, folder)
         prompt = [rng.randrange(8, vocab) for _ in range(rng.choice([1, 5, 40, 130]))]
         encodes = name in ENCODERS
         options = make_options(rng, number, groups, encodes, 1 if encodes else len(prompt), vocab)
         if "forced_bos_token_id" in options and rng.random() < 0.7:
             prompt = prompt[:1]
         with torch.no_grad():
-            want, largest, gap = theirs(model, prompt, options)
+            want, largest, gap, none = theirs(model, prompt, options)
         all_of_them, beams, penalty = dict(options), options.get("num_beams", 3), options.get("length_penalty", 1.0)
         asked = OF_FILES + (RULES[1:] if rng.random() < 0.3 else [])  # the rules of the model's files
         if encodes and options.get("num_return_sequences") == 1 and rng.random() < 0.5:
@@ -209,13 +213,13 @@ def compare(program, number, rng, families, groups):
         got = ours(program, folder, prompt, options, beams, rng.random() < 0.4)
     if isinstance(got, list) and same(got, want, SAME * largest, penalty):
         return ""
-    tie = want[0][1] < NONE or (isinstance(got, list) and gap < NEAR * largest)
+    refused = isinstance(got, str)
+    tie = want[0][1] < NONE or (refused and none) or (not refused and gap < NEAR * largest)
     return None if tie else f"{name} {all_of_them}\n  of these in files: {sorted(set(all_of_them) - set(options))}\n  want {want}\n  got  {got}\n  gap {gap} of {largest}"
 
 
 def main():
     groups = "--groups" in sys.argv
-    families = DECODERS if groups else DECODERS | ENCODERS
     seed = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(2**32))
     rounds = int(os.environ.get("SPW_ROUNDS") or 100)
     if groups == (int(transformers.__version__.split(".")[0]) >= 5):
@@ -228,7 +232,7 @@ def main():
     torch.set_num_threads(1)
     failed = over = 0
     for number in range(rounds):
-        difference = compare(sys.argv[1], number, random.Random(f"{seed} {number}"), families, groups)
+        difference = compare(sys.argv[1], number, random.Random(f"{seed} {number}"), groups)
         over += difference is None
         if difference:
             failed += 1
