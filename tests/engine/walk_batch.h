@@ -234,7 +234,9 @@ static void submit_search(struct walk *w, struct batch *x)
     uint64_t id;
     const uint32_t n_beams = 2 + (uint32_t)draw_one(w, N_BEAMS - 1);
     const uint64_t n_prompt = check_range(w->seed, 1, w->context - N_NEW);
-    const uint64_t room = n_prompt + n_beams * (uint64_t)(2 * SPW_TILE_TOKENS);
+    const bool shares = !spw_plan_sharing(&w->e->plan).needs_checkpoint;
+    const uint64_t room =
+        (shares ? 1 : n_beams) * n_prompt + n_beams * (uint64_t)(2 * SPW_TILE_TOKENS);
     if (n_open(w) + n_beams > w->o.sessions || !has_room_for(w, room))
         return;
     *a = (struct answer){.n_prompt = n_prompt,
