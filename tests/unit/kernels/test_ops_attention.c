@@ -87,8 +87,7 @@ static void run_call(const struct spw_attention_args *call, struct way way)
     free(a.split_states);
 }
 
-/* All rows as the portable table has them. Kernels that round p to bf16 are off by 2^-9 of it, and
- * by 2^-8 with the sums' share. */
+/* All rows as the portable table has them. */
 static bool matches_portable(const struct problem *p, const float *state, bool rounds_p)
 {
     const struct spw_attention_args *a = &p->a;
@@ -103,7 +102,7 @@ static bool matches_portable(const struct problem *p, const float *state, bool r
             size[c] = 2;
         }
         good = problem_row_matches(p, i, out, size, state + i * (a->head_dim + 2),
-                                   (rounds_p ? 0x1p-8 : 0) + 2e-5);
+                                   problem_slack(p, rounds_p));
     }
     free(want);
     return good;
