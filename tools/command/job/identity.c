@@ -70,8 +70,8 @@ static uint64_t add_ids(uint64_t hash, struct spw_token_list list)
     return XXH3_64bits_withSeed(list.ids, list.n * sizeof *list.ids, hash);
 }
 
-/* What generation_config.json says of the tokens of answers: no option has it, and neither has the
- * fingerprint. */
+/* Adds a digest of what generation_config.json says of the tokens of answers. Neither the options
+ * nor the fingerprint of the model contain these rules. */
 static void add_token_rules(json_t **to, const struct spw_model_config *c)
 {
     const struct spw_token_rules *r = &c->token_rules;

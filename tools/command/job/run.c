@@ -324,8 +324,8 @@ static int refuse_length(struct run *r, struct request *x)
     return refuse(r, x, &why);
 }
 
-/* The budgets are too small for the next item. Those that are too small for a search may hold other
- * items of its length. */
+/* The budgets are too small for the next item. If the item is a search, an item of the same length
+ * without beams may fit, so the longest length that fits is not looked for. */
 static int refuse_next(struct run *r)
 {
     struct request *x = r->next;
